@@ -1,0 +1,85 @@
+# Everything is one command, and needs Python 3.11+ and make: each target makes what it needs in .venv.
+
+# The first Python that is new enough. Another one: make PYTHON=/path/to/python3.12 test
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types doctest wheel soak bench fmt clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
+	$(BIN)/stepseven demo
+
+test: $(VENV)/.dev ## every test but the soak tests
+	$(BIN)/python -m pytest -q -m "not soak"
+
+check: lint types doctest wheel ## style, types, documentation, and the wheel as a user gets it
+
+lint: $(VENV)/.dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy strict on src; the user's view of the types with mypy and pyright
+	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
+	@# Some releases of pyright fetch their program at first use: where that fails, say so and go on.
+	@if timeout 300 $(BIN)/pyright --version; then $(BIN)/pyright; \
+	else echo "SKIPPED: pyright could not set itself up here; the types of tests/typing were checked by mypy only"; fi
+
+doctest: $(VENV)/.dev ## the documentation says what the code does
+	$(BIN)/python -m pytest -q tests/docs
+
+wheel: $(VENV)/.dev ## build sdist and wheel, install the wheel alone, run it
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(BIN)/python -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet dist/*.whl; \
+	cd "$$tmp"; \
+	venv/bin/python -c 'import pathlib, stepseven; here = pathlib.Path(stepseven.__file__).parent; \
+	missing = [name for name in ("py.typed", "examples") if not (here / name).exists()]; \
+	assert not missing, f"the wheel lacks {missing}"; print("imported", here)'; \
+	venv/bin/stepseven --help >/dev/null; \
+	echo "the wheel installs, imports and runs"
+
+soak: $(VENV)/.dev ## the tests that take minutes
+	$(BIN)/python -m pytest -q -m soak --timeout 3600
+
+bench: $(VENV)/.dev ## speed against floors measured in the same run
+	$(BIN)/python -m benchmarks
+
+fmt: $(VENV)/.dev ## format, and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+clean: ## remove everything that was made, the environment too
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The two stamps say that .venv holds what pyproject.toml asks for.
+$(VENV)/.base: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(VENV)/.base $@
+
+# Debian splits venv off: as root it is installed, anybody else is told what to install.
+$(BIN)/pip:
+	@if [ -z "$(PYTHON)" ]; then echo "stepseven needs Python 3.11 or newer, and found none (Debian 12 and later: apt-get install python3)" >&2; exit 1; fi
+	@if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+			echo "installing python3-venv"; \
+			apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3-venv; \
+		else echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; fi; \
+	fi
+	$(PYTHON) -m venv $(VENV)

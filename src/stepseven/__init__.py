@@ -1,0 +1,46 @@
+"""stepseven: the recovery layer under AI agents. Die at step seven, wake up at step seven, knowing what you knew."""
+
+from stepseven.errors import (
+    AlreadyAnswered,
+    AlreadyDone,
+    AskCancelled,
+    AskExpired,
+    Conflict,
+    Failed,
+    Fatal,
+    Fixable,
+    InvalidAnswer,
+    KeyRequired,
+    NoRun,
+    NotRecordable,
+    NotYet,
+    QuestionExpired,
+    Retryable,
+    RunConflict,
+    SchemaMismatch,
+    SecretFound,
+    StepFailed,
+    StepsevenError,
+    StoreUnavailable,
+    Superseded,
+    TooLarge,
+    UnknownQuestion,
+    UnknownRun,
+    Waiting,
+)
+from stepseven.layer import Layer
+from stepseven.model import Cost, Limits, Option, Outcome, Page, Question, RunInfo, Secret
+from stepseven.runtime.attempt import attempt
+from stepseven.runtime.handle import Run
+from stepseven.step import step
+from stepseven.workflow import workflow
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyAnswered", "AlreadyDone", "AskCancelled", "AskExpired", "Conflict", "Cost", "Failed", "Fatal", "Fixable",
+    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "NoRun", "NotRecordable", "NotYet", "Option", "Outcome", "Page",
+    "Question", "QuestionExpired", "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch", "Secret", "SecretFound",
+    "StepFailed", "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownQuestion", "UnknownRun", "Waiting",
+    "attempt", "step", "workflow",
+]  # fmt: skip

@@ -1,0 +1,246 @@
+"""What to do next with a step that did not simply succeed: from its tries and the answers people gave, to one move.
+
+Pure: the same rows give the same move, so a crash between any two of them changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus
+
+MAX_DEFERRALS = 5  # DESIGN §6: "not now" is believed five times and for 15 minutes
+MAX_DEFERRED_US = 15 * 60 * 1_000_000
+BACKOFF_BASE_US = 1_000_000
+BACKOFF_CAP_US = 5 * 60 * 1_000_000
+DEFERRAL_BASE_US = 2_000_000
+AS_WRITTEN = "as written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """One earlier try that did not simply succeed."""
+
+    n: int
+    approach: str | None
+    outcome: AttemptOutcome
+    kind: FailureKind | None
+    reason: str
+    signature: str
+    started_us: int
+    ended_us: int
+    source_digest: str | None = None
+    retry_after_us: int | None = None
+    narrow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question about this step's failure. ``attempts``: failed tries made when it was asked."""
+
+    id: str
+    status: QuestionStatus
+    attempts: int
+    choice: str | None = None
+    answer: Any = None
+    by: str | None = None
+    answered_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """An approach a policy may choose by itself (``ask`` ones only a person chooses)."""
+
+    label: str
+    ask: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """All that is on record of one step call that failed before."""
+
+    past: tuple[Past, ...]
+    asked: tuple[Asked, ...] = ()
+    ways: tuple[Way, ...] = ()
+    attempts: int = 2
+    source_digest: str | None = None
+    now_us: int = 0
+    resumed: bool = False  # the rows are from an earlier execution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """Run the step: ``approach`` ``None`` = as written. Not before ``not_before_us``, nor before ``wants_fact`` is known."""
+
+    number: int
+    approach: str | None = None
+    narrow: bool = False
+    not_before_us: int = 0
+    wants_fact: str | None = None
+    withdraw: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Ask a person: nothing is left to try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A question is open: wait for its answer."""
+
+    question_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obey:
+    """Do what the person chose: ``choice`` is value, skip, by_hand, rerun or stop."""
+
+    choice: str
+    answer: Any
+    by: str | None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Give:
+    """Fatal: no try and no person can help."""
+
+    reason: str
+
+
+Move = Try | Ask | Wait | Obey | Give
+
+
+@dataclass(slots=True)
+class _Count:
+    failed: list[Past] = field(default_factory=list)
+    deferred: list[Past] = field(default_factory=list)
+
+
+def backoff_us(attempt: int, *, base_us: int, cap_us: int, chance: float) -> int:
+    """Delay before the next attempt: exponential, with full jitter.
+
+    Args:
+        attempt: 0 after the first failure, 1 after the second, and so on.
+        base_us: upper bound of the first delay, in microseconds.
+        cap_us: upper bound of every delay, in microseconds.
+        chance: drawn uniformly from [0, 1) by the caller, so a test can fix it.
+
+    Returns:
+        Whole microseconds, from 0 to ``min(cap_us, base_us * 2**attempt)``.
+
+    Raises:
+        ValueError: *attempt* is negative or *chance* is outside [0, 1).
+
+    Source:
+        "Full jitter" in M. Brooker, *Exponential Backoff And Jitter*, AWS Architecture Blog, 2015.
+    """
+    if attempt < 0 or not 0 <= chance < 1:
+        raise ValueError(f"attempt={attempt} must not be negative and chance={chance} must be in [0, 1)")
+    return int(min(cap_us, base_us * 2 ** min(attempt, 40)) * chance)
+
+
+def failed_tries(past: tuple[Past, ...]) -> list[Past]:
+    """The tries that count: what a crash interrupted and what was only deferred does not."""
+    return [p for p in past if p.outcome in (AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN)]
+
+
+def next_move(t: Trouble, *, chance: float) -> Move:
+    """The one thing to do next.
+
+    Args:
+        t: the rows of this call.
+        chance: uniform in [0, 1), for the jitter.
+
+    Returns:
+        A move. ``Try`` while attempts are left; ``Wait`` while a question is open; ``Obey`` an answer nobody acted upon
+        yet; ``Ask`` when nothing else is left; ``Give`` when the last failure was fatal.
+    """
+    failed = failed_tries(t.past)
+    last_question = t.asked[-1] if t.asked else None
+    if last_question is not None and last_question.status is QuestionStatus.OPEN:
+        if t.resumed and _mended(t, failed):
+            return Try(number=len(failed) + 1, narrow=_narrow(failed), withdraw=(last_question.id,))
+        return Wait(question_id=last_question.id)
+    if last_question is not None and last_question.status is QuestionStatus.ANSWERED and last_question.attempts == len(failed):
+        return _obey(t, last_question, failed)
+    return _by_itself(t, failed, last_question, chance)
+
+
+def _mended(t: Trouble, failed: list[Past]) -> bool:
+    """Whether the source changed since the last failure. Only then does a resume try again by itself."""
+    return bool(failed and t.source_digest and failed[-1].source_digest and failed[-1].source_digest != t.source_digest)
+
+
+def _narrow(failed: list[Past]) -> bool:
+    return bool(failed) and failed[-1].narrow
+
+
+def _obey(t: Trouble, q: Asked, failed: list[Past]) -> Move:
+    choice = q.choice or ""
+    deferred = [p for p in t.past if p.outcome is AttemptOutcome.DEFERRED and p.started_us > (q.answered_us or 0)]
+    number = len(failed) + 1
+    if choice == "again" or choice.startswith("approach:") or (choice == "" and q.answer is not None):
+        wait = _deferral_us(t, deferred)
+        if wait is None:
+            return Ask()
+        label = choice.removeprefix("approach:") if choice.startswith("approach:") else None
+        return Try(number=number, approach=label, narrow=_narrow(failed), not_before_us=wait)
+    if choice == "wait":
+        until = q.answer.get("until") if isinstance(q.answer, dict) else None
+        fact = q.answer.get("fact") if isinstance(q.answer, dict) else None
+        return Try(
+            number=number, narrow=_narrow(failed), not_before_us=int(until) if isinstance(until, int) else 0, wants_fact=fact
+        )
+    return Obey(choice=choice.split(":", 1)[0], answer=q.answer, by=q.by, detail=choice.partition(":")[2] or None)
+
+
+def _by_itself(t: Trouble, failed: list[Past], q: Asked | None, chance: float) -> Move:
+    since = q.attempts if q is not None else 0
+    fresh = failed[since:]
+    after_us = (q.answered_us or 0) if q is not None else 0
+    deferred = [p for p in t.past if p.outcome is AttemptOutcome.DEFERRED and p.started_us >= after_us]
+    if fresh:
+        deferred = [p for p in deferred if p.n > fresh[-1].n]
+    if t.resumed and _mended(t, failed):
+        return Try(number=len(failed) + 1, narrow=_narrow(failed))
+    if fresh and fresh[-1].kind is FailureKind.FATAL:
+        return Give(reason=fresh[-1].reason)
+    if not fresh:
+        wait = _deferral_us(t, deferred)
+        return Ask() if wait is None else Try(number=len(failed) + 1, narrow=_narrow(failed), not_before_us=wait)
+    if fresh[-1].kind is not FailureKind.RETRYABLE or len(fresh) >= t.attempts:
+        return Ask()
+    wait = _deferral_us(t, deferred)
+    if wait is None:
+        return Ask()
+    pause = backoff_us(len(fresh) - 1, base_us=BACKOFF_BASE_US, cap_us=BACKOFF_CAP_US, chance=chance)
+    approach = _other_way(t, failed)
+    return Try(
+        number=len(failed) + 1,
+        approach=approach,
+        narrow=_narrow(failed),
+        not_before_us=max(wait, fresh[-1].ended_us + pause),
+    )
+
+
+def _other_way(t: Trouble, failed: list[Past]) -> str | None:
+    """The next approach that was not tried; ``None``: the same function, told that it is the second try."""
+    tried = {p.approach for p in failed}
+    return next((w.label for w in t.ways if not w.ask and w.label not in tried), None)
+
+
+def _deferral_us(t: Trouble, deferred: list[Past]) -> int | None:
+    """Until when to hold back; 0 = no deferral, ``None`` = deferred too often or for too long."""
+    if not deferred:
+        return 0
+    if len(deferred) > MAX_DEFERRALS or deferred[-1].ended_us - deferred[0].started_us > MAX_DEFERRED_US:
+        return None
+    pause = deferred[-1].retry_after_us
+    if pause is None:
+        pause = backoff_us(len(deferred) - 1, base_us=DEFERRAL_BASE_US, cap_us=BACKOFF_CAP_US, chance=0.999)
+    if pause > MAX_DEFERRED_US:
+        return None
+    return deferred[-1].ended_us + pause

@@ -1,0 +1,525 @@
+"""``Layer``: the one object an application holds. It opens the store, drives runs, and answers what is known about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from stepseven.errors import NotRecordable, StepsevenError, StoreUnavailable, UnknownRun
+from stepseven.model import (
+    Failure,
+    FailureKind,
+    Limits,
+    Outcome,
+    Page,
+    Question,
+    QuestionStatus,
+    RunInfo,
+    RunStatus,
+    Spend,
+    WaitingFor,
+)
+from stepseven.runtime import explain
+from stepseven.runtime.driver import Driver
+from stepseven.runtime.edge import Edge
+from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
+from stepseven.runtime.services import Services, Worker
+from stepseven.store.artifacts import Artifacts
+from stepseven.store.base import Row, Store, Tx
+from stepseven.store.codec import canonical, free_text, guard
+from stepseven.store.sqlite import SqliteStore
+from stepseven.transitions import forks, questions, runs
+from stepseven.transitions.runs import Admission
+from stepseven.transitions.state import question_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+LATER = "comes with a later release of stepseven"
+MAX_ID = 200
+
+
+class NotYetBuilt(StepsevenError):
+    """This part of the public interface comes with a later release."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} {LATER}")
+        self.what = what
+
+
+class UnknownWorkflow(StepsevenError):
+    """The run's code is not loaded in this process. Import the module that defines the workflow."""
+
+    def __init__(self, name: str, run_id: str | None = None) -> None:
+        of = f" of run {run_id}" if run_id else ""
+        super().__init__(f"workflow {name!r}{of} is not loaded: import its module, or name it with --module")
+        self.name = name
+        self.run_id = run_id
+
+
+def open_store(url: str, *, always_durable: bool = False) -> Store:
+    """The store a URL names: ``sqlite:///file``, ``sqlite:////absolute/file`` or ``sqlite:///:memory:``.
+
+    Raises:
+        StoreUnavailable: the URL is of no known kind, or the database cannot be opened.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        path = rest.removeprefix("/") or ":memory:"
+        return SqliteStore(url, path, always_durable=always_durable)
+    if scheme in ("postgres", "postgresql"):
+        raise StoreUnavailable(hide_password(url), f"PostgreSQL {LATER}; use sqlite:///FILE")
+    raise StoreUnavailable(hide_password(url), "the URL must begin with sqlite:/// (or postgresql://)")
+
+
+def hide_password(url: str) -> str:
+    """A URL without what stands between ``:`` and ``@``."""
+    head, sep, tail = url.partition("://")
+    account, at, host = tail.rpartition("@")
+    return f"{head}{sep}{account.partition(':')[0]}:…@{host}" if at and ":" in account else url
+
+
+class Layer:
+    """The recovery layer over one store.
+
+    Args:
+        url: where state is kept; default: environment variable STEPSEVEN_URL, else ``sqlite:///stepseven.db``.
+        durability: ``effects``: free reads reach the disk within 0.2 s, everything else at once; ``full``: all at once.
+        engine: ``embedded``; others come with a later release.
+        artifacts: folder for results over 64 KiB; default: beside the database.
+        limits: ceilings for every run.
+        classify: exception → kind, after the steps' own and before the table.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        durability: Literal["effects", "full"] = "effects",
+        engine: str = "embedded",
+        artifacts: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        classify: Callable[[BaseException], Any] | Sequence[Callable[[BaseException], Any]] | None = None,
+        edge: Edge | None = None,
+    ) -> None:
+        if engine != "embedded":
+            raise NotYetBuilt(f"engine={engine!r}")
+        if durability not in ("effects", "full"):
+            raise ValueError(f"durability={durability!r}: say 'effects' or 'full'")
+        self.url = url or os.environ.get("STEPSEVEN_URL") or "sqlite:///stepseven.db"
+        self.store = open_store(self.url, always_durable=durability == "full")
+        edge = edge or Edge()
+        worker = Worker(self.store, edge)
+        own = (classify,) if callable(classify) else tuple(classify or ())
+        self.services = Services(
+            store=self.store, edge=edge, worker=worker, artifacts=Artifacts(_artifact_folder(self.store, artifacts)),
+            durability=durability, limits=limits, classify=own,
+        )  # fmt: skip
+        self._driver = Driver(self.services)
+        self._closed = False
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    @overload
+    async def run(
+        self, call: WorkflowCall[R], *, client: str, run_id: str | None = None, goal: str | None = None, wait: float | None = None
+    ) -> Outcome[R]: ...
+    @overload
+    async def run(
+        self,
+        call: Workflow[P, R],
+        *,
+        client: str,
+        run_id: str | None = None,
+        goal: str | None = None,
+        wait: float | None = None,
+        **inputs: Any,
+    ) -> Outcome[R]: ...
+    async def run(
+        self,
+        call: Any,
+        *,
+        client: str,
+        run_id: str | None = None,
+        goal: str | None = None,
+        wait: float | None = None,
+        **inputs: Any,
+    ) -> Outcome[Any]:
+        """Run a workflow for a client, as far as it gets. A known id with equal inputs continues that run.
+
+        Args:
+            call: ``renewal(quarter="Q3")``, or the workflow with its inputs as keyword arguments.
+            client: whom it is for.
+            run_id: its id; default: made from client and date.
+            goal: what it is for, in words.
+            wait: seconds to wait for people and long timers, too. Timers, circuits and effects up to 30 s always are.
+
+        Returns:
+            What became of it. Never raises what happened in the run; ``outcome.result()`` does.
+
+        Raises:
+            RunConflict: the id belongs to a run with another client, workflow or inputs.
+        """
+        admission, workflow = self._admission(call, inputs, client, run_id, goal)
+        row = await self._driver.admit_and_drive(admission, workflow, wait=wait)
+        return await self.outcome(row)
+
+    @overload
+    async def start(
+        self, call: WorkflowCall[Any], *, client: str, run_id: str | None = None, goal: str | None = None
+    ) -> RunInfo: ...
+    @overload
+    async def start(
+        self, call: Workflow[Any, Any], *, client: str, run_id: str | None = None, goal: str | None = None, **inputs: Any
+    ) -> RunInfo: ...
+    async def start(
+        self, call: Any, *, client: str, run_id: str | None = None, goal: str | None = None, **inputs: Any
+    ) -> RunInfo:
+        """Admit a run and leave it to a worker (or to ``resume``). Durable when this returns.
+
+        Raises:
+            RunConflict: the id belongs to a run with another client, workflow or inputs.
+        """
+        admission, _ = self._admission(call, inputs, client, run_id, goal)
+        now = self.services.edge.now_us()
+        await self.store.write(lambda tx: runs.admit(tx, admission, now), durable=True)
+        return await self._info(admission.run_id)
+
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        approach: Mapping[str, str] | None = None,
+        skip: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        drift: str | None = None,
+        wait: float | None = None,
+    ) -> Outcome[Any]:
+        """Go on with a run; of an ended one: its outcome.
+
+        Raises:
+            UnknownRun: there is none with this id.
+            UnknownWorkflow: its code is not loaded here.
+        """
+        if approach or skip or rerun or drift:
+            raise NotYetBuilt("resume with approach=, skip=, rerun= or drift=")
+        row = await self.store.read(lambda tx: runs.known(tx, run_id))
+        if not RunStatus(row["status"]).ended:
+            workflow = registry.get(row["workflow"])
+            if workflow is None:
+                raise UnknownWorkflow(row["workflow"], run_id)
+            row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
+        return await self.outcome(row)
+
+    def run_blocking(self, call: Any, **how: Any) -> Outcome[Any]:
+        """``run``, from code that is not async; also inside a notebook's running loop."""
+        return _blocking(lambda: self.run(call, **how))
+
+    def resume_blocking(self, run_id: str, **how: Any) -> Outcome[Any]:
+        """``resume``, from code that is not async; also inside a notebook's running loop."""
+        return _blocking(lambda: self.resume(run_id, **how))
+
+    def _admission(
+        self, call: Any, inputs: dict[str, Any], client: str, run_id: str | None, goal: str | None
+    ) -> tuple[Admission, Workflow[Any, Any]]:
+        if isinstance(call, Workflow):
+            call = call(**inputs)
+        elif inputs:
+            raise TypeError(f"inputs belong into the call: renewal({', '.join(inputs)}=…)")
+        if not isinstance(call, WorkflowCall):
+            raise TypeError(f"layer.run needs a workflow or a call of one, such as renewal(quarter='Q3'), not {call!r}")
+        _checked_id(client, "client")
+        run_id = _checked_id(run_id, "run_id") if run_id is not None else self._new_run_id(client)
+        text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
+        made = Admission(
+            run_id=run_id, client_id=client, workflow=call.workflow.name, source_digest=call.workflow.digest,
+            goal=free_text(goal) if goal is not None else None, inputs=text,
+        )  # fmt: skip
+        return made, call.workflow
+
+    def _new_run_id(self, client: str) -> str:
+        day = datetime.fromtimestamp(self.services.edge.now_us() / 1e6, UTC).date().isoformat()
+        return f"{client}-{day}-{self.services.edge.new_id('r')[2:10]}"
+
+    # -- looking ----------------------------------------------------------------------------------------------------------
+
+    async def outcome(self, row: Row) -> Outcome[Any]:
+        """A run's row as an outcome."""
+        status = RunStatus(row["status"])
+
+        def unit(tx: Tx) -> tuple[Row | None, list[Row]]:
+            asked = tx.all(tx.sql.questions_of_run, {"run_no": row["no"]})
+            return tx.one(tx.sql.spend, {"run_no": row["no"], **runs.steps_range(row["no"])}), asked
+
+        spend, asked = await self.store.read(unit)
+        workflow = registry.get(row["workflow"])
+        value = None
+        if status is RunStatus.DONE and row["value"] is not None:
+            value = workflow.typed.decode(row["value"]) if workflow is not None else json.loads(row["value"])
+        return Outcome(
+            run_id=row["id"], status=status, value=value,
+            questions=tuple(question_of(q, row["id"]) for q in asked if q["status"] == "open" and q["folded_into"] is None),
+            failure=_failure(row),
+            spend=Spend(usd=(spend["uusd"] or 0) / 1e6, tokens=spend["tokens"] or 0, seconds=row["executing_us"] / 1e6)
+            if spend is not None else Spend(),
+            waiting_for=WaitingFor(row["waiting_for"]) if row["waiting_for"] else None, until_us=row["wake_us"],
+        )  # fmt: skip
+
+    async def _info(self, run_id: str) -> RunInfo:
+        row = await self.store.read(lambda tx: tx.one(tx.sql.run_info, {"id": run_id}))
+        if row is None:
+            raise UnknownRun(run_id)
+        return _run_info(row)
+
+    async def checkpoint(self, run_id: str) -> dict[str, Any]:
+        """All that is known of a run, as one small document.
+
+        Raises:
+            UnknownRun: there is none with this id.
+        """
+        row = await self.store.read(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
+        if row is None:
+            raise UnknownRun(run_id)
+        document: dict[str, Any] = json.loads(row["document"])
+        return document
+
+    async def why(self, run_id: str) -> str:
+        """One sentence: what the run waits for, who may move it, what happens next.
+
+        Raises:
+            UnknownRun: there is none with this id.
+        """
+        here = self._driver.where(run_id)
+        now = self.services.edge.now_us()
+        dead = self.services.worker.dead_workers
+        return await self.store.read(lambda tx: explain.why(tx, run_id, now, dead(tx), here))
+
+    async def runs(
+        self,
+        *,
+        client: str | None = None,
+        workflow: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[RunInfo]:
+        """Runs, newest first."""
+        if status is not None and status not in set(RunStatus):
+            raise ValueError(f"status={status!r}: one of {', '.join(RunStatus)}")
+        before = _cursor_no(cursor)
+        params = {"client_id": client, "workflow": workflow, "status": status, "limit": limit + 1, "before": before}
+        rows = await self.store.read(lambda tx: tx.all(tx.sql.runs_page, params))
+        more = str(rows[limit - 1]["no"]) if len(rows) > limit else None
+        return Page([_run_info(row) for row in rows[:limit]], more)
+
+    async def questions(
+        self,
+        *,
+        status: str | None = "open",
+        client: str | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Question]:
+        """Questions, oldest first. ``status=None``: all."""
+        if status is not None and status not in set(QuestionStatus):
+            raise ValueError(f"status={status!r}: one of {', '.join(QuestionStatus)}")
+        after_us, _, after_id = (cursor or "0:").partition(":")
+        if not after_us.isdigit():
+            raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
+        params = {
+            "status": status, "client_id": client, "run_id": run_id, "limit": limit + 1, "after_us": int(after_us),
+            "after_id": after_id,
+        }  # fmt: skip
+        rows = await self.store.read(lambda tx: tx.all(tx.sql.questions_page, params))
+        last = rows[limit - 1] if len(rows) > limit else None
+        more = f"{last['created_us']}:{last['id']}" if last is not None else None
+        return Page([question_of(row, row["run_id"]) for row in rows[:limit]], more)
+
+    # -- deciding ---------------------------------------------------------------------------------------------------------
+
+    async def answer(self, question_id: str, value: Any, *, by: str, note: str | None = None) -> Question:
+        """Answer a question: once, by id. Needs only the store; whoever executes the run goes on.
+
+        Raises:
+            UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed.
+            InvalidAnswer: not one of the choices, or not of the asked type; the question stays open.
+        """
+        if not by:
+            raise ValueError("by= is empty: say who answers")
+        text = guard(canonical(value, "answer"), "answer", secrets="refuse") if _plain(value) else None
+        plain = json.loads(text) if text is not None else value
+        now = self.services.edge.now_us()
+        shown = free_text(note) if note is not None else None
+        row = await self.store.write(
+            lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now), durable=True
+        )
+        self._driver.answered(row["id"])
+        return question_of(row, row["run_id"])
+
+    async def cancel(self, run_id: str, *, reason: str, by: str | None = None) -> RunStatus:
+        """Stop a run: at once if nobody executes it, else as soon as its writes in flight are settled.
+
+        Returns:
+            Its status now: ``cancelled``, ``cancelling``, or what it had ended as before.
+
+        Raises:
+            UnknownRun: there is none with this id.
+        """
+        why = free_text(f"{reason} (by {by})" if by else reason, 300)
+        now = self.services.edge.now_us()
+
+        def unit(tx: Tx) -> str:
+            return runs.request_cancel(tx, run_id, why, now, self.services.worker.dead_workers(tx))
+
+        status = RunStatus(await self.store.write(unit, durable=True))
+        self._driver.cancelled(run_id, why)
+        return status
+
+    async def fork(self, run_id: str, *, from_step: str, inputs: Mapping[str, Any] | None = None) -> RunInfo:
+        """A new run that has the old one's records up to *from_step*, and shares its receipts.
+
+        Args:
+            run_id: the run to fork.
+            from_step: the first step that is to run anew; it and everything recorded after it is left out.
+            inputs: inputs that differ.
+
+        Raises:
+            UnknownRun: there is none with this id.
+            ValueError: the run has no record of *from_step*.
+        """
+        new_id = f"{run_id}-fork-{self.services.edge.new_id('r')[2:8]}"
+        changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in (inputs or {}).items()}
+        now = self.services.edge.now_us()
+        await self.store.write(lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True)
+        return await self._info(new_id)
+
+    # -- later releases -----------------------------------------------------------------------------------------------------
+
+    async def plan(self, run_id: str) -> Any:
+        """What a resume would reuse, run and ask, with prices. Comes with a later release."""
+        raise NotYetBuilt(f"layer.plan({run_id!r})")
+
+    def client(self, client_id: str) -> Any:
+        """What is known about a client. Comes with a later release."""
+        raise NotYetBuilt(f"layer.client({client_id!r})")
+
+    def worker(self, *modules: Any, concurrency: int = 8) -> Any:
+        """A worker that takes any run. Comes with a later release."""
+        raise NotYetBuilt(f"layer.worker(concurrency={concurrency})")
+
+    async def review(self, *, days: int = 7) -> Any:
+        """Failed and escalated runs as a set. Comes with a later release."""
+        raise NotYetBuilt(f"layer.review(days={days})")
+
+    async def board(self) -> Any:
+        """Clients × workflows. Comes with a later release."""
+        raise NotYetBuilt("layer.board()")
+
+    async def prune(self, *, older_than: Any) -> Any:
+        """Shrink finished runs. Comes with a later release."""
+        raise NotYetBuilt(f"layer.prune(older_than={older_than!r})")
+
+    # -- closing --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Layer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give back the runs in memory and close the store. Writes in flight are finished and recorded first."""
+        if not self._closed:
+            self._closed = True
+            await self._driver.close()
+            await asyncio.to_thread(self._close)
+
+    def close(self) -> None:
+        """Close the store, from code that is not async. Runs must not be under way."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def _close(self) -> None:
+        self.services.worker.stop()
+        self.store.close()
+
+
+def _artifact_folder(store: Store, told: str | os.PathLike[str] | None) -> Path | None:
+    if told is not None:
+        return Path(told)
+    path = getattr(store, "path", None)
+    return Path(f"{path}.artifacts") if path is not None and path != ":memory:" else None
+
+
+def _checked_id(text: Any, what: str) -> str:
+    if not isinstance(text, str) or not text or len(text) > MAX_ID or any(c < " " or c in "/\x7f" for c in text):
+        raise ValueError(f"{what}={text!r}: use 1 to {MAX_ID} printable characters without '/'")
+    text.encode("utf-8")  # half a character is refused here, not by the database
+    return text
+
+
+def _plain(value: Any) -> bool:
+    """Whether *value* can be encoded; if not, the transition says so in its own words."""
+    try:
+        canonical(value, "answer")
+    except NotRecordable:
+        return False
+    return True
+
+
+def _cursor_no(cursor: str | None) -> int:
+    if cursor is None:
+        return 1 << 62
+    if not cursor.isdigit():
+        raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
+    return int(cursor)
+
+
+def _run_info(row: Row) -> RunInfo:
+    return RunInfo(
+        run_id=row["run_id"], client_id=row["client_id"], workflow=row["workflow"], status=RunStatus(row["status"]),
+        waiting_for=WaitingFor(row["waiting_for"]) if row["waiting_for"] else None,
+        open_questions_count=row["open_questions_count"], goal=row["goal"], updated_us=row["updated_us"],
+    )  # fmt: skip
+
+
+def _failure(row: Row) -> Failure | None:
+    if row["failure"] is None:
+        return None
+    told = json.loads(row["failure"])
+    return Failure(step=told.get("step"), kind=FailureKind(told["kind"]), reason=told["reason"])
+
+
+def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end: here, or in a thread with a loop of its own when this thread's loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    result: list[T] = []
+    error: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            result.append(asyncio.run(make()))
+        except BaseException as raised:  # noqa: BLE001 - raised again in the caller's thread
+            error.append(raised)
+
+    thread = threading.Thread(target=work, name="stepseven_blocking")
+    thread.start()
+    thread.join()
+    if error:
+        raise error[0]
+    return result[0]
+
+
+__all__ = ["Layer", "NotYetBuilt", "UnknownWorkflow"]

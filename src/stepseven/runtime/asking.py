@@ -1,0 +1,206 @@
+"""Questions of a run in memory: what is known is put together, the question stored, the answer waited for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import escalate, policy
+from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
+from stepseven.model import EffectKind, QuestionKind, WaitingFor
+from stepseven.runtime import outline
+from stepseven.runtime.calls import Call
+from stepseven.runtime.waits import DurableWait
+from stepseven.store.codec import free_text
+from stepseven.transitions import questions
+from stepseven.transitions.questions import Asking
+
+if TYPE_CHECKING:
+    from stepseven.runtime.execution import Execution
+    from stepseven.store.base import Row
+
+BODY = "run.body"
+FACT_LOOK_US = 60_000_000
+
+
+# -- the state of the run, for people -----------------------------------------------------------------------------------
+
+
+def situation(ex: Execution, current: str | None = None) -> Situation:
+    """The run as it stands. *current*: the step that is being asked about; it is not "next"."""
+    counts: dict[str, list[Any]] = {}
+    for record in ex.records.values():
+        if record.name.startswith(("run.", "client.")) or record.state != "done":
+            continue
+        entry = counts.setdefault(record.name, [0, None])
+        entry[0] += 1
+        entry[1] = record.summary if record.summary is not None else entry[1]
+    sizes = map_sizes(ex)
+    done = tuple(Done(step=name, summary=last, count=n, of=sizes.get(name)) for name, (n, last) in counts.items())
+    _, remaining = outline.ahead(ex)
+    limit = ex.limits.usd if ex.limits is not None else None
+    return Situation(
+        client=ex.hold.client_id, workflow=ex.workflow.name, goal=ex.run["goal"], inputs=json.loads(ex.run["inputs"]),
+        done=done, next_steps=tuple(n for n in remaining if n != current), spent_usd=ex.uusd / 1e6, limit_usd=limit,
+        tokens=ex.tokens,
+    )  # fmt: skip
+
+
+def map_sizes(ex: Execution) -> dict[str, int]:
+    """Step name → how many items its map has."""
+    sizes: dict[str, int] = {}
+    for record in ex.records.values():
+        if record.name == "run.map" and record.result is not None:
+            told = json.loads(record.result)
+            prefix = f"{record.branch}/{record.key}[" if record.branch else f"{record.key}["
+            for name in {r.name for r in ex.records.values() if r.branch.startswith(prefix)}:
+                sizes[name] = sizes.get(name, 0) + int(told["of"])
+    return sizes
+
+
+def subject_of(call: Call) -> str | None:
+    """What a call works on, if that is one short thing: the item of its map, or its main argument."""
+    if call.place.item is not None:
+        return str(call.place.item.label)
+    texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= 60]  # noqa: PLR2004 - one line
+    return texts[0].rsplit("/", 1)[-1] if texts else None
+
+
+def _tried(rows: list[Row]) -> tuple[Tried, ...]:
+    return tuple(
+        Tried(
+            approach=r["approach"] or policy.AS_WRITTEN, reason=r["reason"] or "", outcome=r["outcome"],
+            at_us=r["ended_us"] or r["started_us"],
+        )
+        for r in rows
+        if r["outcome"] in ("failed", "unknown", "deferred")
+    )  # fmt: skip
+
+
+# -- asking ---------------------------------------------------------------------------------------------------------------
+
+
+async def store(ex: Execution, kind: QuestionKind, key: str, draft: Draft, *, branch: str = "", **more: Any) -> Row:
+    """Store a question of this run and remember it."""
+    rows = ex.questions.get((branch, kind.value, key), [])
+    a = Asking(
+        id=ex.edge.new_id("q"), branch=branch, key=key, n=len(rows) + 1, kind=kind, draft=draft, asked_seq=ex.seq,
+        asked_of=more.pop("asked_of", None) or ex.workflow.settings.to, **more,
+    )  # fmt: skip
+    now = ex.now_us()
+    row: Row = await ex.write(lambda tx: questions.ask(tx, ex.hold, a, now), durable=True)
+    ex.remember_question(row)
+    ex.services.tell(ex.hold.run_id, "asked", id=a.id, text=free_text(draft.text.split("\n", 1)[0], 200), kind=kind.value)
+    return row
+
+
+def about_failure(ex: Execution, call: Call) -> list[Row]:
+    """The questions about this call's failures, oldest first, whatever their kind."""
+    key = f"{call.step.name}/{call.key[2]}"
+    found: list[Row] = []
+    for kind in (QuestionKind.FAILURE, QuestionKind.REQUIRED):
+        found += ex.questions.get((call.branch, kind.value, key), [])
+    for (branch, kind_value, other), rows in ex.questions.items():
+        if kind_value == QuestionKind.UNKNOWN_OUTCOME.value and branch == call.branch and other.startswith(f"{key}#"):
+            found += [r for r in rows if r["status"] == "answered"]
+    return sorted(found, key=lambda r: (r["created_us"], r["n"]))
+
+
+def given(ex: Execution, call: Call) -> dict[str, Any]:
+    """What people supplied for this call, by the name it was needed under."""
+    supplied = {}
+    for row in about_failure(ex, call):
+        needs = json.loads(row["context"]).get("needs")
+        if row["kind"] == QuestionKind.REQUIRED.value and row["status"] == "answered" and needs:
+            supplied[needs] = json.loads(row["answer"])
+    return supplied
+
+
+async def failure(ex: Execution, call: Call) -> None:
+    """Nothing is left to try: ask, and wait for the answer."""
+    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+
+    rows = list(ex.attempts.get(call.key, ()))
+    last = trouble.details_of(rows[-1]) if rows else {}
+    o = call.step.settings
+    unchanged = None
+    if o.effect is EffectKind.READ:
+        unchanged = True
+    elif rows:
+        unchanged = all(r["outcome"] != "unknown" for r in rows) or None
+    draft = escalate.failure(
+        situation(ex, call.step.name), step=call.step.name, subject=subject_of(call),
+        resource=o.resource or (rows[-1]["resource"] if rows else None), tried=_tried(rows),
+        alternatives=tuple(
+            Alternative(label=a.label, usd=o.cost.usd if o.cost else None, seconds=None, ask=a.ask)
+            for a in call.step.hooks.approaches
+        ),
+        effect=o.effect, nothing_changed=unchanged, needs=last.get("needs"), ask=last.get("ask"),
+        result_type=None, rerun=(), usd=o.cost.usd if o.cost else None, seconds=o.cost.seconds if o.cost else None,
+    )  # fmt: skip
+    kind = QuestionKind.FAILURE if not last.get("needs") else QuestionKind.REQUIRED
+    remember = json.dumps({"key": last["needs"]}) if last.get("needs") else None
+    schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
+    failed = len([r for r in rows if r["outcome"] in ("failed", "unknown")])
+    details = {
+        "branch": call.branch, "step": call.step.name, "attempts": failed, "remember": remember,
+        "schema": json.dumps(schema) if schema else None, "signature": rows[-1]["signature"] if rows else None,
+    }  # fmt: skip
+    key = f"{call.step.name}/{call.key[2]}"
+    item = call.place.item
+    if item is not None and kind is QuestionKind.FAILURE:
+        await item.failed(ex, call, lambda into: store(ex, kind, key, draft, folded_into=into, **details))
+        return
+    row = await store(ex, kind, key, draft, **details)
+    await wait_for(ex, call, row["id"])
+
+
+async def wait_for(ex: Execution, call: Call, question_id: str) -> None:
+    """Wait for the answer to a question about this call; in a map, without holding a slot."""
+    row = next(r for r in about_failure(ex, call) if r["id"] == question_id)
+    item = call.place.item
+    if item is None:
+        await ex.answered(row)
+        return
+    async with item.aside():
+        await item.answered(ex, row)
+
+
+async def wait_for_fact(ex: Execution, call: Call, name: str) -> None:
+    """The person said "wait" until a fact is known: it is looked for every minute while the run waits."""
+    while await ex.store.read(lambda tx: tx.one(tx.sql.fact, {"client_id": ex.hold.client_id, "key": name})) is None:
+        what = f"{call.step.name} waits until {name} is known"
+        await ex.wait(DurableWait(kind=WaitingFor.EVENT, what=what, until_us=ex.now_us() + FACT_LOOK_US))
+
+
+async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
+    """The workflow's own code raised: write it down and ask."""
+    from stepseven.decide.classify import classify  # noqa: PLC0415 - only on failure
+    from stepseven.runtime.execution import failure_text  # noqa: PLC0415 - it imports this module
+    from stepseven.transitions import steps  # noqa: PLC0415 - only on failure
+
+    verdict = classify(error, now_us=ex.now_us(), overrides=ex.services.classify)
+    key = ("", BODY, BODY)
+    rows = ex.attempts.setdefault(key, [])
+    now = ex.now_us()
+    row = {
+        "branch": "", "name": BODY, "key": BODY, "n": rows[-1]["n"] + 1 if rows else 1, "approach": None,
+        "outcome": "failed", "kind": "fixable", "reason": free_text(verdict.reason, 1000),
+        "trace": json.dumps({"text": failure_text(error), "where": where}), "signature": free_text(verdict.signature, 300),
+        "resource": verdict.resource, "inputs": None, "source_digest": ex.workflow.digest, "identical": 0, "usd": None,
+        "tokens": None, "started_us": now,
+    }  # fmt: skip
+    rows.append(await ex.write(lambda tx: steps.end_attempt(tx, ex.hold, row, now), durable=True))
+    draft = escalate.body(situation(ex), reason=verdict.reason, where=where)
+    return await store(
+        ex, QuestionKind.FAILURE, BODY, draft, attempts=len(rows), signature=free_text(verdict.signature, 300)
+    )
+
+
+async def poison(ex: Execution) -> Row:
+    """The run ended again and again without a new record: ask before it is started again."""
+    last = max(ex.records.values(), key=lambda r: r.id, default=None)
+    begun = [key[1] for key, rows in ex.attempts.items() if rows[-1]["outcome"] == "interrupted"]
+    name = begun[-1] if begun else (outline.ahead(ex)[0] if last is None else outline.ahead(ex)[0] or last.name)
+    draft = escalate.poison(situation(ex, name), executions=ex.run["barren"] + 1, last_step=name)
+    return await store(ex, QuestionKind.POISON, QuestionKind.POISON.value, draft)

@@ -1,0 +1,301 @@
+"""What a step is: its function, its options, its other ways, its probe; and how a call of it is bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import hashlib
+import inspect
+import re
+import textwrap
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints
+
+from stepseven.errors import NoRun
+from stepseven.keys import KeyPaths
+from stepseven.model import Cost, EffectKind
+from stepseven.runtime.attempt import Attempt, loose
+from stepseven.runtime.place import place
+from stepseven.store.codec import Typed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
+_RESERVED = ("run.", "client.")
+WRITE_TIMEOUT_S = 30.0  # DESIGN §5.2: writes end after 30 s unless they say otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What ``@step`` was told; the meaning of each field is in ``step``."""
+
+    name: str
+    effect: EffectKind = EffectKind.READ
+    key: str | Callable[..., Any] | None = None
+    effect_name: str | None = None
+    scope: Literal["run", "client"] = "run"
+    match: Literal["inputs", "order"] = "inputs"
+    ignore: tuple[str, ...] = ()
+    renamed_from: tuple[str, ...] = ()
+    attempts: int = 2
+    timeout: float | None = None
+    settle: float = 0
+    idempotent: bool | str = False
+    probe_first: Literal["resumed", "always", "never"] = "resumed"
+    on_failure: Literal["ask", "raise"] = "ask"
+    classify: Callable[[BaseException], Any] | None = None
+    check: Callable[[Any], Any] | None = None
+    cost: Cost | None = None
+    resource: str | None = None
+    subject: bool = False
+    secrets: Literal["refuse", "mask"] = "refuse"
+    summary: Callable[[Any], str] | None = None
+    remember: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the step changes something outside."""
+        return self.effect is not EffectKind.READ
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds one try may take; a write always has an end, because its claim needs one."""
+        return self.timeout if self.timeout is not None else WRITE_TIMEOUT_S if self.writes else None
+
+
+_IDEMPOTENT = re.compile(r"(\d+)\s*([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def honoured_us(idempotent: bool | str) -> int | None:  # noqa: FBT001
+    """How long the other side honours an idempotency key, in microseconds; 0 = not at all, ``None`` = for ever."""
+    if idempotent in (False, ""):
+        return 0
+    if idempotent in (True, "forever"):
+        return None
+    found = _IDEMPOTENT.fullmatch(str(idempotent))
+    if not found:
+        raise ValueError(f"idempotent={idempotent!r}: say False, 'forever', or a duration such as '24h'")
+    return int(found[1]) * _UNIT_S[found[2]] * 1_000_000
+
+
+def _check(o: StepOptions) -> None:
+    if not _NAME.fullmatch(o.name) or o.name.startswith(_RESERVED):
+        raise ValueError(f"step name {o.name!r}: use letters, digits, '_', '.', '-'; not beginning with 'run.' or 'client.'")
+    for value, allowed, what in (
+        (o.scope, ("run", "client"), "scope"),
+        (o.match, ("inputs", "order"), "match"),
+        (o.probe_first, ("resumed", "always", "never"), "probe_first"),
+        (o.on_failure, ("ask", "raise"), "on_failure"),
+        (o.secrets, ("refuse", "mask"), "secrets"),
+    ):
+        if value not in allowed:
+            raise ValueError(f"step {o.name!r}: {what}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    if o.attempts < 1:
+        raise ValueError(f"step {o.name!r}: attempts={o.attempts}: at least 1")
+    for number, what in ((o.timeout, "timeout"), (o.settle, "settle")):
+        if number is not None and number < 0:
+            raise ValueError(f"step {o.name!r}: {what}={number}: seconds cannot be negative")
+    honoured_us(o.idempotent)
+    if not o.writes and (o.scope == "client" or o.effect_name or o.idempotent):
+        raise ValueError(f"step {o.name!r}: scope=, effect_name= and idempotent= belong to steps with effect='write'")
+    if o.scope == "client" and o.key is None:
+        raise ValueError(f"step {o.name!r}: scope='client' needs key=: over all runs an effect is known by its key only")
+    if o.writes and o.match == "order":
+        raise ValueError(f"step {o.name!r}: match='order' is for reads; a write is known by its key=")
+
+
+@dataclass(frozen=True, slots=True)
+class Approach:
+    """Another way to do a step. ``ask``: only when a person chooses it."""
+
+    label: str
+    fn: Callable[..., Any]
+    ask: bool = False
+    resource: str | None = None
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What hangs on a step besides its function; shared by ``.options()`` copies."""
+
+    approaches: list[Approach] = field(default_factory=list)
+    probe: Callable[..., Any] | None = None
+    undo: Callable[..., Any] | None = None
+    verify: Callable[..., Any] | None = None
+
+
+class Parameters:
+    """A function's parameters, bound fast and with defaults filled in."""
+
+    __slots__ = ("_defaults", "_names", "_plain", "_signature", "hints", "ignore")
+
+    def __init__(self, fn: Callable[..., Any], ignore: Sequence[str]) -> None:
+        self._signature = inspect.signature(fn)
+        parameters = self._signature.parameters.values()
+        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self._names = tuple(p.name for p in parameters)
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.ignore = frozenset(ignore)
+        unknown = self.ignore - set(self._names)
+        if unknown:
+            raise ValueError(f"ignore= names {', '.join(sorted(unknown))}, which is no parameter of {fn.__name__}()")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, in order."""
+        return self._names
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call as name → value. A call that does not fit raises ``TypeError`` as Python would."""
+        if self._plain and len(args) <= len(self._names):
+            bound = dict(zip(self._names, args, strict=False))
+            if not kwargs and len(bound) == len(self._names):
+                return bound
+            if not (kwargs.keys() & bound.keys()) and kwargs.keys() <= set(self._names):
+                whole = {**self._defaults, **bound, **kwargs}
+                if len(whole) == len(self._names):
+                    return whole
+        arguments = self._signature.bind(*args, **kwargs)  # raises the right TypeError; handles *args and **kwargs
+        arguments.apply_defaults()
+        return dict(arguments.arguments)
+
+    def recorded(self, bound: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that identify the call."""
+        if not self.ignore:
+            return bound
+        return {name: value for name, value in bound.items() if name not in self.ignore}
+
+
+def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Resolved annotations; those that cannot be resolved (yet) are left out."""
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {name: hint for name, hint in getattr(fn, "__annotations__", {}).items() if not isinstance(hint, str)}
+
+
+def source_digest(fn: Callable[..., Any]) -> str:
+    """What the function's source looks like, as a short digest: tells whether somebody mended it."""
+    try:
+        source = textwrap.dedent(inspect.getsource(fn)).encode()
+    except (OSError, TypeError):  # typed at a prompt, or built: the byte code has to do
+        code = getattr(fn, "__code__", None)
+        source = code.co_code + repr(code.co_consts).encode() if code is not None else repr(fn).encode()
+    return hashlib.blake2b(source, digest_size=8).hexdigest()
+
+
+class Step(Generic[P, R]):
+    """A step. Calling it inside a run gives an awaitable of the recorded result."""
+
+    def __init__(self, fn: Callable[P, Any], options: StepOptions, hooks: Hooks | None = None) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.settings = options
+        self.name = options.name
+        self.hooks = hooks or Hooks()
+        self.parameters = Parameters(fn, options.ignore)
+        self.key_paths = None if options.key is None else KeyPaths(options.key, options.name, self.parameters.names, hints_of(fn))
+
+    @functools.cached_property
+    def typed(self) -> Typed:
+        """How results are stored and come back."""
+        hints = hints_of(self.fn)
+        return Typed(hints.get("return", inspect.Parameter.empty), where=f"{self.name}()")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of the source of the step and all its approaches."""
+        return "".join(source_digest(fn) for fn in (self.fn, *(a.fn for a in self.hooks.approaches)))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        here = place.get()
+        if here is None:
+            return self._outside(args, kwargs)
+        return here.execution.call(self, here, args, kwargs)
+
+    def _outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, R]:
+        if self.settings.writes:
+            raise NoRun(f"step {self.name!r} has effect={self.settings.effect.value!r} and")
+
+        async def run() -> R:
+            token = loose.set(Attempt())
+            try:
+                return await call_plain(self.fn, args, kwargs)  # type: ignore[no-any-return]
+            finally:
+                loose.reset(token)
+
+        return run()
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A step that is a method gets its instance as first argument."""
+        return self if instance is None else functools.partial(self, instance)  # type: ignore[call-arg, arg-type]
+
+    def options(self, **same: Any) -> Step[P, R]:
+        """The same step with other settings; takes what ``step`` takes. Its records stay the same if its name does."""
+        return Step(self.fn, replace(self.settings, **normal(same)), self.hooks)
+
+    def approach(self, label: str, *, ask: bool = False, resource: str | None = None) -> Callable[[C], C]:
+        """Register another way to do this step, with the same parameters. ``ask=True``: only when a person chooses it."""
+
+        def register(fn: C) -> C:
+            self.hooks.approaches[:] = [a for a in self.hooks.approaches if a.label != label]
+            self.hooks.approaches.append(Approach(label, fn, ask, resource))
+            self.__dict__.pop("digest", None)
+            return fn
+
+        return register
+
+    def probe(self, fn: C) -> C:
+        """Register a read-only look whether the effect is there: same parameters; the result, ``None`` (or bool) if not."""
+        self.hooks.probe = fn
+        return fn
+
+    def undo(self, fn: C) -> C:
+        """Register how the effect can be taken back. Never run by itself."""
+        self.hooks.undo = fn
+        return fn
+
+    def verify(self, fn: C) -> C:
+        """Register a look whether the recorded result still holds."""
+        self.hooks.verify = fn
+        return fn
+
+
+async def call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call *fn*: a coroutine function here, any other in a thread with the same context."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    context = contextvars.copy_context()
+    made = await asyncio.get_running_loop().run_in_executor(None, functools.partial(context.run, fn, *args, **kwargs))
+    return await made if inspect.isawaitable(made) else made
+
+
+def normal(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as the decorator takes them, in the types ``StepOptions`` keeps."""
+    if "effect" in options:
+        options["effect"] = EffectKind(options["effect"])
+    for name in ("ignore", "renamed_from"):
+        if name in options:
+            value = options[name]
+            options[name] = (value,) if isinstance(value, str) else tuple(value)
+    return options
+
+
+def start_plain(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> asyncio.Future[Any]:
+    """Start *fn*: a coroutine function as a task (it can be cancelled), any other in a thread (it cannot)."""
+    loop = asyncio.get_running_loop()
+    if inspect.iscoroutinefunction(fn):
+        return loop.create_task(fn(**kwargs))
+    context = contextvars.copy_context()
+    return loop.run_in_executor(None, functools.partial(context.run, fn, **kwargs))

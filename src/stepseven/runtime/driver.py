@@ -1,0 +1,230 @@
+"""Driving runs from a ``Layer``: take, execute, wait as told, take again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from stepseven.errors import UnknownRun
+from stepseven.model import FailureKind, RunStatus, WaitingFor
+from stepseven.runtime.execution import Execution, Over, Stop
+from stepseven.runtime.procedure import Workflow
+from stepseven.runtime.services import SHORT_WAIT_US, Services
+from stepseven.runtime.waits import Standing, foreign_place, standing
+from stepseven.store.base import Row, Tx
+from stepseven.transitions import runs
+from stepseven.transitions.runs import Admission, Taken
+from stepseven.transitions.state import Loaded, load
+
+POLL_S = 0.25
+RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
+
+
+@dataclass(slots=True)
+class Driven:
+    """A run this process drives."""
+
+    task: asyncio.Task[Row]
+    loop: asyncio.AbstractEventLoop
+    execution: Execution | None = None
+
+
+class Driver:
+    """The runs a ``Layer`` was given."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.driven: dict[str, Driven] = {}
+        services.worker.on_lost = self._lost
+
+    # -- entry ----------------------------------------------------------------------------------------------------------
+
+    async def admit_and_drive(self, admission: Admission, workflow: Workflow[Any, Any], *, wait: float | None) -> Row:
+        """Admit a run and drive it: one durable commit for both."""
+        self.services.worker.start()
+        first: list[tuple[Taken, Loaded | None]] = []
+
+        def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
+            row = runs.admit(tx, admission, self.services.edge.now_us())
+            if RunStatus(row["status"]).ended or self._mine(admission.run_id):
+                return row, None, None
+            taken = self._take(tx, row, workflow)
+            return row, taken, load(tx, row["no"]) if taken.hold is not None else None
+
+        row, taken, loaded = await self.services.store.write(unit, durable=True)
+        if taken is not None:
+            first.append((taken, loaded))
+        if RunStatus(row["status"]).ended:
+            return row
+        return await self._join(admission.run_id, workflow, wait, recovery=False, first=first)
+
+    async def drive(self, run_id: str, workflow: Workflow[Any, Any], *, wait: float | None, recovery: bool) -> Row:
+        """Drive a known run until it ends, or waits for something that is not waited for."""
+        self.services.worker.start()
+        return await self._join(run_id, workflow, wait, recovery=recovery, first=[])
+
+    def _mine(self, run_id: str) -> Driven | None:
+        driven = self.driven.get(run_id)
+        return driven if driven is not None and not driven.task.done() else None
+
+    async def _join(
+        self,
+        run_id: str,
+        workflow: Workflow[Any, Any],
+        wait: float | None,
+        *,
+        recovery: bool,
+        first: list[tuple[Taken, Loaded | None]],
+    ) -> Row:
+        """Wait for the run with whoever drives it in this process. Running it and waiting for it are separate tasks."""
+        loop = asyncio.get_running_loop()
+        driven = self._mine(run_id)
+        if driven is None:
+            task = loop.create_task(self._drive(run_id, workflow, wait, recovery, first), name=f"stepseven run {run_id}")
+            driven = self.driven[run_id] = Driven(task, loop)
+            task.add_done_callback(lambda t: self._forget(run_id, t))
+        if driven.loop is loop:
+            return await asyncio.shield(driven.task)
+        while not driven.task.done():  # another thread's loop drives it
+            await asyncio.sleep(POLL_S)
+        return await self._row(run_id)
+
+    def _forget(self, run_id: str, task: asyncio.Task[Row]) -> None:
+        driven = self.driven.get(run_id)
+        if driven is not None and driven.task is task:
+            del self.driven[run_id]
+        if not task.cancelled():
+            task.exception()  # whoever awaits it sees it; nobody else has to
+
+    # -- the loop -------------------------------------------------------------------------------------------------------
+
+    async def _drive(
+        self,
+        run_id: str,
+        workflow: Workflow[Any, Any],
+        wait: float | None,
+        recovery: bool,  # noqa: FBT001
+        first: list[tuple[Taken, Loaded | None]],
+    ) -> Row:
+        edge = self.services.edge
+        give_up = None if wait is None else edge.monotonic() + wait
+        while True:
+            taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
+            if taken.hold is not None and loaded is not None:
+                parked_us = edge.now_us() - taken.run["updated_us"]
+                again = recovery or (taken.run["status"] in ("waiting", "queued") and parked_us > RECOVERY_AFTER_US
+                                     and taken.run["executions"] > 0)  # fmt: skip
+                over = await self._execute(workflow, taken, loaded, recovery=again)
+                if over is Over.AGAIN:
+                    continue
+                if over is Over.RELEASED:
+                    return await self._row(run_id)
+            row = await self._row(run_id)
+            if RunStatus(row["status"]).ended or not await self._wait_more(row, give_up):
+                return row
+            recovery = False
+
+    async def _execute(self, workflow: Workflow[Any, Any], taken: Taken, loaded: Loaded, *, recovery: bool) -> Over:
+        hold = taken.hold
+        assert hold is not None  # noqa: S101 - the caller looked
+        execution = Execution(self.services, workflow, hold, loaded, recovery=recovery)
+        driven = self.driven.get(hold.run_id)
+        if driven is not None:
+            driven.execution = execution
+        fences = self.services.worker.fences
+        fences[hold.run_no] = hold.fence
+        try:
+            return await execution.execute(poisoned=taken.poisoned)
+        finally:
+            fences.pop(hold.run_no, None)
+            if driven is not None:
+                driven.execution = None
+
+    def _take(self, tx: Tx, row: Row, workflow: Workflow[Any, Any]) -> Taken:
+        worker = self.services.worker
+        dead = worker.dead_workers(tx) if row["owner"] is not None else frozenset()
+        return runs.take(
+            tx, row, worker.id, source_digest=workflow.digest, now_us=self.services.edge.now_us(), proven_dead=dead
+        )
+
+    async def _take_now(self, run_id: str, workflow: Workflow[Any, Any]) -> tuple[Taken, Loaded | None]:
+        def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
+            row = runs.known(tx, run_id)
+            taken = self._take(tx, row, workflow)
+            return taken, load(tx, row["no"]) if taken.hold is not None else None
+
+        return await self.services.store.write(unit, durable=True)
+
+    async def _row(self, run_id: str) -> Row:
+        row = await self.services.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))
+        if row is None:
+            raise UnknownRun(run_id)
+        return row
+
+    async def _wait_more(self, row: Row, give_up: float | None) -> bool:
+        """Wait for what moves the run, if that is to be waited for: ``True`` = look again."""
+        edge = self.services.edge
+        status, waiting_for = row["status"], row["waiting_for"]
+        if status == "queued":
+            return True
+        left = None if give_up is None else give_up - edge.monotonic()
+        if status == "waiting" and waiting_for != WaitingFor.PERSON and row["wake_us"] is not None:
+            if row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
+                await edge.sleep_until(row["wake_us"])
+                return True
+        if left is None or left <= 0:
+            return False
+        await asyncio.sleep(min(POLL_S, left))
+        if row["wake_us"] is not None and row["wake_us"] <= edge.now_us():
+            return True
+        fresh = await self._row(row["id"])
+        return fresh["status"] != status or await self._wait_more(fresh, give_up)
+
+    # -- told from outside ------------------------------------------------------------------------------------------------
+
+    def answered(self, question_id: str) -> None:
+        """A question was answered in this process: whoever waits for it looks at once."""
+        for driven in list(self.driven.values()):
+            execution = driven.execution
+            if execution is not None:
+                driven.loop.call_soon_threadsafe(execution.wake_question, question_id)
+
+    def cancelled(self, run_id: str, reason: str) -> None:
+        """A run was cancelled in this process: its execution stops at once."""
+        driven = self._mine(run_id)
+        if driven is not None and driven.execution is not None:
+            stop = Stop(RunStatus.CANCELLED, reason, kind=FailureKind.FIXABLE)
+            driven.loop.call_soon_threadsafe(driven.execution.halt, stop)
+
+    def _lost(self, run_no: int) -> None:
+        """The heartbeat found that a run is no longer ours."""
+        for driven in list(self.driven.values()):
+            execution = driven.execution
+            if execution is not None and execution.hold.run_no == run_no:
+                driven.loop.call_soon_threadsafe(execution.lose, "another worker took it over")
+
+    def where(self, run_id: str) -> str | None:
+        """What a run in this process waits for that stepseven does not know: file and line."""
+        driven = self._mine(run_id)
+        execution = driven.execution if driven is not None else None
+        if execution is None:
+            return None
+        for task in list(execution.tasks):
+            if not task.done() and standing(task, execution.tasks, execution.waits, execution.inside) is Standing.FOREIGN:
+                found = foreign_place(task)
+                if found is not None:
+                    return found
+        return None
+
+    async def close(self) -> None:
+        """Give every run back; writes in flight are finished and recorded first."""
+        loop = asyncio.get_running_loop()
+        mine = [d for d in self.driven.values() if d.loop is loop and not d.task.done()]
+        for driven in mine:
+            if driven.execution is not None:
+                driven.execution.release("its process closed the layer")
+            else:
+                driven.task.cancel()
+        if mine:
+            await asyncio.gather(*(d.task for d in mine), return_exceptions=True)

@@ -1,0 +1,97 @@
+"""Where time, chance, ids and the machine come in. Everything below takes them from here, so a test can replace them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: ids are read aloud
+
+
+class Edge:
+    """The real world. ``stepseven.testing`` has one with a clock that is moved by hand."""
+
+    def now_us(self) -> int:
+        """Wall clock, integer microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        """A clock that never jumps, in seconds."""
+        return time.monotonic()
+
+    def chance(self) -> float:
+        """Uniform in [0, 1)."""
+        return random.random()  # noqa: S311 - spreads retries, guards nothing
+
+    def new_id(self, prefix: str) -> str:
+        """A fresh id such as ``q_7f3k9m2xw4tp`` (60 bits: not to be guessed)."""
+        return f"{prefix}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
+
+    def new_uuid(self) -> str:
+        """A fresh random UUID."""
+        raw = bytearray(secrets.token_bytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        text = raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def call_at(self, at_us: int, callback: Callable[[], None]) -> Callable[[], object]:
+        """Call *callback* in the running loop at *at_us*; returns what cancels it."""
+        delay = max(0.0, (at_us - self.now_us()) / 1e6)
+        return asyncio.get_running_loop().call_later(delay, callback).cancel
+
+    async def sleep_until(self, at_us: int) -> None:
+        """Wait until the wall clock says *at_us*."""
+        while (rest := at_us - self.now_us()) > 0:
+            await asyncio.sleep(min(rest / 1e6, 60))  # a clock that jumps is noticed within a minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process of some machine, so that its death can be proven: a pid alone is reused."""
+
+    host: str
+    boot: str
+    pid: int
+    started: str
+
+
+def this_process() -> Process:
+    """The running process."""
+    pid = os.getpid()
+    return Process(host=socket.gethostname(), boot=_boot(), pid=pid, started=started(pid) or "unknown")
+
+
+def _boot() -> str:
+    """Which start of the machine this is."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return "unknown"  # no proof of death then: the lease decides
+
+
+def started(pid: int) -> str | None:
+    """When the kernel started *pid*; ``None`` if there is no such process, or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "unknown"
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def proven_dead(p: Process, here: Process) -> bool:
+    """Whether *p* certainly runs no more: same host and start of the machine, and its pid is gone or someone else's."""
+    if p.host != here.host or p.boot != here.boot or "unknown" in (here.boot, p.started):
+        return False
+    now = started(p.pid)
+    return now is None or (now not in ("unknown", p.started))

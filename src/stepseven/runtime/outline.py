@@ -1,0 +1,91 @@
+"""What a workflow's code says about itself: its inputs, its ceilings, and which steps its source still has ahead."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import textwrap
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from stepseven.model import Limits
+from stepseven.runtime.declared import Step
+from stepseven.runtime.procedure import Workflow
+from stepseven.store.codec import from_canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepseven.runtime.execution import Execution
+
+
+def tighter(a: Limits | None, b: Limits | None) -> Limits | None:
+    """The lower of two ceilings, each."""
+    if a is None or b is None:
+        return a or b
+    both = {}
+    for f in fields(Limits):
+        values = [v for v in (getattr(a, f.name), getattr(b, f.name)) if v is not None]
+        both[f.name] = min(values) if values else None
+    return Limits(**both)
+
+
+def decode_inputs(workflow: Workflow[Any, Any], text: str) -> dict[str, Any]:
+    """Stored inputs as the workflow's parameters."""
+    plain = json.loads(text)
+    inputs = {}
+    for name, value in plain.items():
+        typed = workflow.inputs_typed.get(name)
+        raw = json.dumps(value, ensure_ascii=False)
+        inputs[name] = typed.decode(raw) if typed is not None else from_canonical(raw)
+    return inputs
+
+
+@functools.lru_cache(maxsize=256)
+def calls_in_source(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the steps a function's source calls, in order, once each; helpers of the same module included."""
+    found: dict[str, None] = {}
+    _collect(fn, found, set())
+    return tuple(found)
+
+
+def _collect(fn: Callable[..., Any], found: dict[str, None], seen: set[int]) -> None:
+    if id(fn) in seen:
+        return
+    seen.add(id(fn))
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    scope = {**getattr(fn, "__globals__", {}), **(inspect.getclosurevars(fn).nonlocals if inspect.isfunction(fn) else {})}
+    named = [(n.lineno, n.col_offset, n) for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
+    for _, _, node in sorted(named, key=lambda item: item[:2]):
+        target = _resolve(node, scope)
+        if isinstance(target, Step):
+            found.setdefault(target.name)
+        elif inspect.isfunction(target) and target.__module__ == getattr(fn, "__module__", None) and target is not fn:
+            _collect(target, found, seen)
+
+
+def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return scope.get(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        owner = scope.get(node.value.id)
+        return vars(owner).get(node.attr) if inspect.ismodule(owner) else None
+    return None
+
+
+def ahead(execution: Execution) -> tuple[str | None, list[str]]:
+    """The next step and what remains, as far as the source tells: calls in order without those that are complete."""
+    names = calls_in_source(execution.workflow.fn)
+    states: dict[str, set[str]] = {}
+    for record in execution.records.values():
+        states.setdefault(record.name, set()).add(record.state)
+    trouble = {name for (_, name, _), rows in execution.attempts.items() if name not in states and rows}
+    open_steps = {r["step"] for rows in execution.questions.values() for r in rows if r["status"] == "open" and r["step"]}
+    remaining = [n for n in names if n not in states or n in open_steps]
+    first = next((n for n in names if n in open_steps or n in trouble), None)
+    return first or (remaining[0] if remaining else None), remaining

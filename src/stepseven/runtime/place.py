@@ -1,0 +1,138 @@
+"""Where a piece of user code stands: in which run, branch, step and task; and how often a call was made there.
+
+A *place* travels in a context variable. Every task that a run's code creates gets a place of its own, so that repeats are
+counted in the task that makes the call: a task starts from its creator's counts at its creation and gives them back (the
+larger) when it ends. Then the numbers depend on what the code says, not on how the event loop happened to order it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepseven.runtime.attempt import Attempt
+    from stepseven.runtime.execution import Execution
+
+_COUNT_BITS = 24
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
+
+
+class Place:
+    """One task's (or one step body's) position in a run."""
+
+    __slots__ = ("attempt", "born", "branch", "counts", "execution", "item", "parent")
+
+    def __init__(
+        self,
+        execution: Execution,
+        branch: str,
+        *,
+        parent: Place | None = None,
+        attempt: Attempt | None = None,
+        item: str | None = None,
+    ) -> None:
+        self.execution = execution
+        self.branch = branch
+        self.parent = parent  # the creating task's place, if the counts go on from there
+        self.attempt = attempt  # set inside a step's body
+        self.item = item  # what a map's branch works on, for people
+        self.born = execution.tick
+        self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
+
+    def number(self, base: str) -> int:
+        """Count one more call of *base*; 1 for the first."""
+        execution = self.execution
+        execution.tick += 1
+        mine = self.counts.get(base)
+        if mine is None:
+            before = self._inherited(base) if self.parent is not None else 0
+            self.counts[base] = execution.tick << _COUNT_BITS | (before + 1)
+            return before + 1
+        return self._raise(base, mine, (mine if isinstance(mine, int) else mine[-1]) & _COUNT_MASK)
+
+    def _raise(self, base: str, mine: int | list[int], before: int) -> int:
+        entry = self.execution.tick << _COUNT_BITS | (before + 1)
+        if isinstance(mine, int):
+            self.counts[base] = [mine, entry]
+        else:
+            mine.append(entry)
+        return before + 1
+
+    def _inherited(self, base: str) -> int:
+        """The creator's count when this task was created."""
+        born, place = self.born, self.parent
+        while place is not None:
+            found = place.counts.get(base)
+            entries = () if found is None else (found,) if isinstance(found, int) else found
+            for entry in reversed(entries):
+                if entry >> _COUNT_BITS <= born:
+                    return entry & _COUNT_MASK
+            born, place = min(born, place.born), place.parent
+        return 0
+
+    def give_back(self) -> None:
+        """The task ended: its creator goes on from the larger of both counts."""
+        parent = self.parent
+        if parent is None or not self.counts:
+            return
+        self.execution.tick += 1
+        for base, mine in self.counts.items():
+            count = (mine if isinstance(mine, int) else mine[-1]) & _COUNT_MASK
+            theirs = parent.counts.get(base)
+            now = parent._inherited(base) if theirs is None else (theirs if isinstance(theirs, int) else theirs[-1]) & _COUNT_MASK
+            if count > now:
+                entry = self.execution.tick << _COUNT_BITS | count
+                if theirs is None:
+                    parent.counts[base] = entry
+                else:
+                    parent.counts[base] = [theirs, entry] if isinstance(theirs, int) else [*theirs, entry]
+
+
+place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("stepseven_place", default=None)
+
+
+class TaskFactory:
+    """Gives every task that a run's code creates a place of its own, and tells the run about it."""
+
+    def __init__(self, before: Any) -> None:
+        self.before = before  # the loop's earlier factory
+
+    def __call__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        *,
+        context: contextvars.Context | None = None,
+        **more: Any,
+    ) -> asyncio.Future[Any]:
+        creator = place.get() if context is None else context.get(place)
+        if creator is None:
+            return self._make(loop, coro, context, more)
+        context = contextvars.copy_context() if context is None else context.copy()
+        mine = Place(creator.execution, creator.branch, parent=creator, attempt=creator.attempt, item=creator.item)
+        context.run(place.set, mine)
+        task = self._make(loop, coro, context, more)
+        task.add_done_callback(lambda _: mine.give_back())
+        if creator.attempt is None:  # a task created in a step belongs to the step
+            creator.execution.adopt(task)
+        return task
+
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None, more: dict[str, Any]
+    ) -> asyncio.Future[Any]:
+        if context is not None:
+            more["context"] = context
+        if self.before is not None:
+            made: asyncio.Future[Any] = self.before(loop, coro, **more)
+            return made
+        return asyncio.Task(coro, loop=loop, **more)
+
+
+def install(loop: asyncio.AbstractEventLoop) -> None:
+    """Make *loop* tell runs about their tasks. Idempotent; an earlier factory keeps making the tasks."""
+    factory = loop.get_task_factory()
+    if not isinstance(factory, TaskFactory):
+        loop.set_task_factory(TaskFactory(factory))

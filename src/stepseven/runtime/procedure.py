@@ -1,0 +1,112 @@
+"""What a workflow is: its function, its options, how its inputs are stored; and the ones this process knows."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from stepseven.errors import NotRecordable
+from stepseven.model import Limits
+from stepseven.runtime.declared import hints_of, source_digest
+from stepseven.store.codec import Typed, canonical
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
+
+#: every workflow this process knows, by name: a run that was stored finds its code here, and only here
+registry: dict[str, Workflow[Any, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowOptions:
+    """What ``@workflow`` was told; the meaning of each field is in ``workflow``."""
+
+    name: str
+    limits: Limits | None = None
+    client_record: Callable[..., Any] | None = None
+    watch: tuple[str, ...] = ()
+    on_drift: Literal["ask", "keep", "refresh"] = "ask"
+    requires: tuple[str, ...] = ()
+    to: str | None = None
+
+
+class Workflow(Generic[P, R]):
+    """A workflow. Calling it gives a bound call for ``layer.run``; nothing runs yet."""
+
+    def __init__(self, fn: Callable[..., Coroutine[Any, Any, R]], options: WorkflowOptions) -> None:
+        functools.update_wrapper(self, fn)
+        if not inspect.iscoroutinefunction(fn):
+            raise TypeError(f"workflow {options.name!r} must be `async def`: its steps may be plain functions")
+        if not _NAME.fullmatch(options.name):
+            raise ValueError(f"workflow name {options.name!r}: use letters, digits, '_', '.', '-'")
+        self.fn = fn
+        self.settings = options
+        self.name = options.name
+        self._signature = inspect.signature(fn)
+        names = list(self._signature.parameters)
+        if not names:
+            raise TypeError(f"workflow {options.name!r} needs the run as its first parameter: async def {fn.__name__}(run: Run, …)")
+        self.parameter_names = tuple(names[1:])
+        registry[options.name] = self
+
+    @functools.cached_property
+    def typed(self) -> Typed:
+        """How the value is stored and comes back."""
+        return Typed(hints_of(self.fn).get("return", inspect.Parameter.empty), where=f"{self.name}()")
+
+    @functools.cached_property
+    def inputs_typed(self) -> dict[str, Typed]:
+        """How each input is stored and comes back."""
+        hints = hints_of(self.fn)
+        return {n: Typed(hints.get(n, inspect.Parameter.empty), where=f"inputs.{n}") for n in self.parameter_names}
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of the source of the module it stands in: somebody mended something."""
+        module = sys.modules.get(self.fn.__module__)
+        try:
+            return source_digest(module) if module is not None else source_digest(self.fn)  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            return source_digest(self.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowCall[R]:
+        bound = self._signature.bind(None, *args, **kwargs)  # None stands for the run
+        given = dict(list(bound.arguments.items())[1:])
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given.update(given.pop(name, {}))
+        return WorkflowCall(self, given)
+
+    def encode(self, given: dict[str, Any]) -> str:
+        """Inputs as they are stored: as given (defaults are not inputs), names sorted.
+
+        Raises:
+            NotRecordable: an input cannot be stored; the message names it.
+        """
+        parts = []
+        for name in sorted(given):
+            typed = self.inputs_typed.get(name)
+            try:
+                text = typed.encode(given[name]) if typed is not None else canonical(given[name], f"inputs.{name}")
+            except NotRecordable:
+                text = canonical(given[name], f"inputs.{name}")  # a wrong type is shown by the body, not hidden here
+            parts.append(f"{canonical(name)}:{text}")
+        return "{" + ",".join(parts) + "}"
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowCall(Generic[R]):
+    """A workflow with its inputs, ready for ``layer.run`` or ``layer.start``."""
+
+    workflow: Workflow[Any, R]
+    given: dict[str, Any]

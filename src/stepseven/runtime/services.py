@@ -1,0 +1,132 @@
+"""What an execution is given from outside: the store, the edge, the worker it runs in, and the settings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stepseven.errors import Superseded
+from stepseven.model import Limits
+from stepseven.runtime.edge import Edge, Process, proven_dead, this_process
+from stepseven.store.artifacts import Artifacts
+from stepseven.store.base import Store, Tx
+from stepseven.transitions.runs import LEASE_US
+
+BEAT_S = 2.0
+SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
+
+
+class Worker:
+    """This process as an owner of runs: one row, one heartbeat."""
+
+    def __init__(self, store: Store, edge: Edge, modules: str | None = None) -> None:
+        self.store = store
+        self.edge = edge
+        self.process = this_process()
+        self.id = edge.new_id("w")
+        self.modules = modules
+        self.zombies = 0  # threads of timed-out steps that still run
+        self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
+        self.on_lost: Callable[[int], None] | None = None
+        self._confirmed: float | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Register, once, and beat from then on: in a thread of its own, so a blocked event loop does not look dead."""
+        with self._lock:
+            if self._confirmed is None:
+                self.store.write_now(self._register, durable=True)
+                self._confirmed = self.edge.monotonic()
+                self._thread = threading.Thread(target=self._beat_loop, name="stepseven_beat", daemon=True)
+                self._thread.start()
+
+    def _register(self, tx: Tx) -> None:
+        p = self.process
+        tx.run(
+            tx.sql.insert_worker,
+            {"id": self.id, "host": p.host, "boot": p.boot, "pid": p.pid, "started": p.started, "modules": self.modules,
+             "now": self.edge.now_us()},
+        )  # fmt: skip
+
+    def _beat_loop(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            self.beat()
+
+    def beat(self) -> None:
+        """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
+        sent = self.edge.monotonic()
+        try:
+            owned = self.store.write_now(self._beat, durable=False)
+        except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
+            return
+        self._confirmed = sent
+        for run_no, fence in list(self.fences.items()):
+            if owned.get(run_no) != fence and self.on_lost is not None:
+                self.on_lost(run_no)
+
+    def _beat(self, tx: Tx) -> dict[int, int]:
+        tx.run(tx.sql.beat, {"id": self.id, "now": self.edge.now_us(), "zombies": self.zombies})
+        return {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
+
+    def may_act(self) -> bool:
+        """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
+        return self._confirmed is not None and self.edge.monotonic() - self._confirmed < LEASE_US / 1e6 * 0.8
+
+    def dead_workers(self, tx: Tx) -> frozenset[str]:
+        """The workers that are proven dead."""
+        dead = []
+        for row in tx.all(tx.sql.workers, {}):
+            if row["id"] != self.id and proven_dead(
+                Process(host=row["host"], boot=row["boot"], pid=row["pid"], started=row["started"]), self.process
+            ):
+                dead.append(row["id"])
+        return frozenset(dead)
+
+    def stop(self) -> None:
+        """Stop beating and take the row away, unless something still names it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False)
+            self._thread = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Everything an execution needs from outside."""
+
+    store: Store
+    edge: Edge
+    worker: Worker
+    artifacts: Artifacts
+    durability: Literal["effects", "full"] = "effects"
+    limits: Limits | None = None
+    classify: tuple[Callable[[BaseException], Any], ...] = ()
+    watchers: list[Callable[[str, str, dict[str, Any]], None]] = field(default_factory=list)  # run id, what, details
+
+    def tell(self, run_id: str, what: str, **details: Any) -> None:
+        """Tell whoever watches."""
+        for watcher in self.watchers:
+            watcher(run_id, what, details)
+
+
+def gate(services: Services, lost: Callable[[], str | None], run_id: str, ends_at: Callable[[], float]) -> Callable[[], None]:
+    """The last check before something is sent: ours still, alive in the eyes of others, in time."""
+
+    def check() -> None:
+        why = lost()
+        if why is not None:
+            raise Superseded(run_id, why)
+        if not services.worker.may_act():
+            raise Superseded(run_id, "this worker was silent too long: another may have taken the run over")
+        if services.edge.monotonic() > ends_at():
+            raise Superseded(run_id, "the time of this attempt is up")
+
+    return check
+
+
+__all__ = ["BEAT_S", "SHORT_WAIT_US", "Services", "Worker", "gate"]

@@ -1,0 +1,375 @@
+"""What happens around a try that is not simple: limits and costs before it, failures and questions after it.
+
+The rows of ``attempt`` and ``question`` are turned into one move by ``decide.policy``; here the moves are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import policy
+from stepseven.decide.classify import Handling, Verdict, classify
+from stepseven.errors import StepFailed, Superseded
+from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, RunStatus, to_micro
+from stepseven.runtime import asking, ceilings, reading
+from stepseven.runtime.attempt import Attempt, Tried
+from stepseven.runtime.calls import Call
+from stepseven.store.codec import free_text
+from stepseven.transitions import questions, steps
+from stepseven.transitions.state import Record, choice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepseven.runtime.execution import Execution
+    from stepseven.store.base import Row
+
+
+@dataclass(slots=True)
+class First:
+    """A first try that failed before anything was on record."""
+
+    error: Exception
+    attempt: Attempt
+    started_us: int
+
+
+async def persist(ex: Execution, call: Call, first: First | None = None) -> Any:
+    """Bring a read step to its end: try, try differently, ask, obey."""
+    if first is not None:
+        await failed(ex, call, first.error, first.attempt, first.started_us, None)
+    while True:
+        move = move_for(ex, call)
+        if isinstance(move, policy.Try):
+            await before(ex, call, move)
+            done, value = await _try(ex, call, move)
+            if done:
+                return value
+        elif isinstance(move, policy.Ask):
+            if call.step.settings.on_failure == "raise":
+                raise await give_up(ex, call, last_reason(ex, call), last_kind(ex, call))
+            await asking.failure(ex, call)
+        elif isinstance(move, policy.Wait):
+            await asking.wait_for(ex, call, move.question_id)
+        elif isinstance(move, policy.Give):
+            await fatal(ex, call, move.reason)
+        else:
+            done, value = await obey(ex, call, move)
+            if done:
+                return value
+
+
+async def before(ex: Execution, call: Call, move: policy.Try) -> None:
+    """What comes before a try: questions taken back, times waited for."""
+    await withdraw(ex, move.withdraw)
+    await ex.until(move.not_before_us, f"the next try of {call.step.name}")
+    if move.wants_fact is not None:
+        await asking.wait_for_fact(ex, call, move.wants_fact)
+
+
+async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
+    """One try of a read step: (recorded?, its value)."""
+    o = call.step.settings
+    reserved = await ceilings.reserve(ex, call)
+    begun: dict[str, Any] | None = None
+    try:
+        started_us = ex.now_us()
+        attempt = attempt_for(ex, call, move)
+        if o.cost is not None or _paid_before(ex, call):
+            begun = await _begin(ex, call, move)
+        failure: Exception | None = None
+        try:
+            value = await reading.run_once(ex, call, function_for(call, move.approach), attempt)
+            record, text, value = reading.made(ex, call, value, attempt, started_us, approach=move.approach)
+        except Exception as error:  # noqa: BLE001 - classified and recorded
+            failure = error
+        except asyncio.CancelledError:
+            await _interrupted(ex, call, begun)
+            raise
+        if failure is None:
+            await ex.append(record, durable=begun is not None or bool(record.usd), begun=begun, text=text)
+            return True, value
+    finally:
+        ceilings.free(ex, reserved)
+    await failed(ex, call, failure, attempt, started_us, move.approach, begun=begun)
+    return False, None
+
+
+def _paid_before(ex: Execution, call: Call) -> bool:
+    return any(row["usd"] for row in ex.attempts.get(call.key, ()))
+
+
+async def _begin(ex: Execution, call: Call, move: policy.Try) -> dict[str, Any]:
+    """Write down that money is about to be spent, before it is."""
+    cost = call.step.settings.cost
+    row = {
+        "run_no": ex.hold.run_no, "branch": call.branch, "name": call.step.name, "key": call.key[2], "n": next_n(ex, call),
+        "approach": move.approach, "inputs": call.digest, "source_digest": call.step.digest,
+        "usd": to_micro(cost.usd) if cost is not None else None,
+    }  # fmt: skip
+    now = ex.now_us()
+    await ex.write(lambda tx: steps.begin_attempt(tx, ex.hold, row, now), durable=True)
+    return row
+
+
+async def _interrupted(ex: Execution, call: Call, begun: dict[str, Any] | None) -> None:
+    """The caller was cancelled in the middle of a paid try: say so, if the run still lives."""
+    if begun is None or ex.unloading is not None:
+        return
+    row = {**blank_attempt(call, begun["n"], ex.now_us()), "outcome": "interrupted", "usd": begun["usd"]}
+    await asyncio.shield(ex.write(lambda tx: steps.end_attempt(tx, ex.hold, row, ex.now_us()), durable=False))
+
+
+def next_n(ex: Execution, call: Call) -> int:
+    """The number of the next row in ``attempt``."""
+    rows = ex.attempts.get(call.key)
+    return rows[-1]["n"] + 1 if rows else 1
+
+
+def blank_attempt(call: Call, n: int, started_us: int) -> dict[str, Any]:
+    """A row of ``attempt`` with nothing to tell yet."""
+    return {
+        "branch": call.branch, "name": call.step.name, "key": call.key[2], "n": n, "approach": None, "outcome": None,
+        "kind": None, "reason": None, "trace": None, "signature": None, "resource": None, "inputs": call.digest,
+        "source_digest": call.step.digest, "identical": 0, "usd": None, "tokens": None, "started_us": started_us,
+    }  # fmt: skip
+
+
+def function_for(call: Call, approach: str | None) -> Callable[..., Any]:
+    """The function of an approach; the step's own if the label is gone from the code."""
+    return next((a.fn for a in call.step.hooks.approaches if a.label == approach), call.step.fn)
+
+
+def attempt_for(ex: Execution, call: Call, move: policy.Try, **more: Any) -> Attempt:
+    """What the step's code will see as ``attempt()``."""
+    rows = [r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")]
+    tried = tuple(
+        Tried(number=i + 1, approach=r["approach"] or policy.AS_WRITTEN, reason=r["reason"] or "") for i, r in enumerate(rows)
+    )
+    return Attempt(
+        number=move.number, approach=move.approach or policy.AS_WRITTEN, narrow=move.narrow, failures=tried,
+        given=asking.given(ex, call), on_progress=reading.progress_of(ex, call), **more,
+    )  # fmt: skip
+
+
+def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
+    """The error in our words."""
+    o = call.step.settings
+    own = (o.classify,) if o.classify is not None else ()
+    return classify(
+        error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource,
+        overrides=(*own, *ex.services.classify),
+    )  # fmt: skip
+
+
+_KINDS = {
+    Handling.DEFERRAL: FailureKind.RETRYABLE,
+    Handling.RETRYABLE: FailureKind.RETRYABLE,
+    Handling.FIXABLE: FailureKind.FIXABLE,
+    Handling.FATAL: FailureKind.FATAL,
+}
+
+
+async def failed(
+    ex: Execution,
+    call: Call,
+    error: Exception,
+    attempt: Attempt,
+    started_us: int,
+    approach: str | None,
+    *,
+    begun: dict[str, Any] | None = None,
+) -> Verdict:
+    """Write a failed try down, before anything else is done about it."""
+    verdict = verdict_of(ex, call, error)
+    row = attempt_row(ex, call, verdict, attempt, started_us, approach, error)
+    if begun is not None:
+        row["n"] = begun["n"]
+        row["usd"] = attempt.uusd if attempt.uusd is not None else begun["usd"]
+    await record_attempt(ex, call, row)
+    return verdict
+
+
+def attempt_row(
+    ex: Execution,
+    call: Call,
+    verdict: Verdict,
+    attempt: Attempt,
+    started_us: int,
+    approach: str | None,
+    error: BaseException,
+) -> dict[str, Any]:
+    """A failed or deferred try as a row."""
+    from stepseven.runtime.execution import failure_text  # noqa: PLC0415 - it imports this module
+
+    deferred = verdict.handling is Handling.DEFERRAL
+    again = approach is None and attempt.number > 1 and not attempt.looked
+    reason = verdict.reason if not verdict.narrow else f"{verdict.reason} (ask for less)"
+    row = blank_attempt(call, next_n(ex, call), started_us)
+    row.update(
+        approach=approach, outcome="deferred" if deferred else "failed", kind=_KINDS[verdict.handling].value,
+        reason=free_text(reason, 1000), trace=json.dumps(_details(verdict, error, failure_text(error))),
+        signature=free_text(verdict.signature, 300), resource=call.step.settings.resource or verdict.resource,
+        identical=int(again), usd=attempt.uusd, tokens=attempt.tokens,
+    )  # fmt: skip
+    return row
+
+
+def _details(verdict: Verdict, error: BaseException, text: str) -> dict[str, Any]:
+    del error
+    return {
+        "text": text, "status": verdict.status, "retry_after_us": verdict.retry_after_us, "narrow": verdict.narrow,
+        "needs": verdict.needs, "ask": verdict.ask, "proof": verdict.proof.value,
+    }  # fmt: skip
+
+
+async def record_attempt(ex: Execution, call: Call, row: dict[str, Any], unit: Callable[[Any], Any] | None = None) -> None:
+    """Store the row (with *unit* in the same transaction) and keep it in memory."""
+    now = ex.now_us()
+
+    def write(tx: Any) -> Any:
+        stored = steps.end_attempt(tx, ex.hold, row, now)
+        if unit is not None:
+            unit(tx)
+        return stored
+
+    stored = await ex.write(write, durable=True)
+    rows = ex.attempts.setdefault(call.key, [])
+    rows[:] = [r for r in rows if r["n"] != row["n"]] + [stored]
+    ex.uusd += row["usd"] or 0
+    ex.tokens += row["tokens"] or 0
+    ex.services.tell(ex.hold.run_id, "failed", name=row["name"], reason=row["reason"], outcome=row["outcome"])
+
+
+# -- the move ---------------------------------------------------------------------------------------------------------
+
+
+def details_of(row: Row) -> dict[str, Any]:
+    """What was kept of a failed try besides its columns."""
+    found = json.loads(row["trace"]) if row["trace"] else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _past(row: Row) -> policy.Past:
+    more = details_of(row)
+    return policy.Past(
+        n=row["n"], approach=row["approach"], outcome=AttemptOutcome(row["outcome"]),
+        kind=FailureKind(row["kind"]) if row["kind"] else None, reason=row["reason"] or "", signature=row["signature"] or "",
+        started_us=row["started_us"], ended_us=row["ended_us"] or row["started_us"], source_digest=row["source_digest"],
+        retry_after_us=more.get("retry_after_us"), narrow=bool(more.get("narrow")),
+    )  # fmt: skip
+
+
+def _ran_since(ex: Execution, row: Row, name: str) -> bool:
+    """Whether the step a person wanted run again has been, since that question was asked."""
+    return any(r.name == name and r.seq > row["asked_seq"] for r in ex.records.values())
+
+
+def _asked(ex: Execution, row: Row) -> policy.Asked:
+    answer = None if row["answer"] is None else json.loads(row["answer"])
+    choice = choice_of(answer) if row["kind"] != "required" else "again"
+    if row["kind"] == "unknown_outcome":
+        choice = "again" if choice == "not_happened" else choice
+    if (choice or "").startswith("rerun:") and _ran_since(ex, row, (choice or "").removeprefix("rerun:")):
+        choice = "again"
+    return policy.Asked(
+        id=row["id"], status=QuestionStatus(row["status"]), attempts=row["attempts"], choice=choice, answer=answer,
+        by=row["answered_by"], answered_us=row["answered_us"],
+    )  # fmt: skip
+
+
+def move_for(ex: Execution, call: Call) -> policy.Move:
+    """What to do next with this call."""
+    rows = [r for r in ex.attempts.get(call.key, ()) if r["outcome"] is not None]
+    asked = asking.about_failure(ex, call)
+    if not rows and not asked:
+        return policy.Try(number=1)
+    o = call.step.settings
+    trouble = policy.Trouble(
+        past=tuple(_past(r) for r in rows), asked=tuple(_asked(ex, q) for q in asked),
+        ways=tuple(policy.Way(label=a.label, ask=a.ask) for a in call.step.hooks.approaches), attempts=o.attempts,
+        source_digest=call.step.digest, now_us=ex.now_us(), resumed=ex.resumed,
+    )  # fmt: skip
+    return policy.next_move(trouble, chance=ex.edge.chance())
+
+
+def last_reason(ex: Execution, call: Call) -> str:
+    """Why the newest try failed."""
+    rows = ex.attempts.get(call.key, ())
+    return str(rows[-1]["reason"]) if rows else "it failed"
+
+
+def last_kind(ex: Execution, call: Call) -> str:
+    """The kind of the newest failure."""
+    rows = ex.attempts.get(call.key, ())
+    return str(rows[-1]["kind"]) if rows else FailureKind.FIXABLE.value
+
+
+async def withdraw(ex: Execution, question_ids: tuple[str, ...]) -> None:
+    """Take questions back that are no longer needed."""
+    for question_id in question_ids:
+        row = await ex.write(lambda tx, q=question_id: questions.withdraw(tx, ex.hold, q, ex.now_us()), durable=True)
+        ex.remember_question(row)
+
+
+async def give_up(ex: Execution, call: Call, reason: str, kind: str) -> StepFailed:
+    """Record that the step failed for good: a resume raises the same."""
+    record = Record(
+        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        state="failed", inputs=call.digest, args=call.args(), summary=free_text(reason, 1000), why=kind,
+        started_us=ex.now_us(), ended_us=ex.now_us(),
+    )  # fmt: skip
+    await ex.append(record, durable=True)
+    return StepFailed(call.step.name, reason, kind=kind)
+
+
+async def fatal(ex: Execution, call: Call, reason: str) -> None:
+    """Nothing helps: the item of a map fails, or the run ends."""
+    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+
+    if call.step.settings.on_failure == "raise" or call.place.item is not None:
+        raise await give_up(ex, call, reason, FailureKind.FATAL.value)
+    ex.halt(Stop(RunStatus.FAILED, f"{call.step.name}: {reason}", call.step.name))
+    await ex.forever()
+
+
+async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]:
+    """Do what a person chose: (is the step finished?, its value)."""
+    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+
+    if move.choice == "stop":
+        ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {move.by or 'a person'}", call.step.name, FailureKind.FIXABLE))
+        await ex.forever()
+    if move.choice == "rerun":
+        ex.restart(f"{move.detail} is run again, as {move.by or 'a person'} chose")
+        await ex.forever()
+    if move.choice in ("value", "by_hand"):
+        given = move.answer.get("value" if move.choice == "value" else "receipt")
+        return True, await given_value(ex, call, given, f"given by {move.by or 'a person'}")
+    if move.choice == "skip":
+        await ex.append(_skipped(ex, call, move.by), durable=True)
+        return True, None
+    raise Superseded(ex.hold.run_id, f"the choice {move.choice!r} is unknown to this version")
+
+
+def _skipped(ex: Execution, call: Call, by: str | None) -> Record:
+    return Record(
+        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        state="skipped", effect=call.step.settings.effect.value if call.step.settings.writes else None, inputs=call.digest,
+        args=call.args(), summary="skipped", why=f"skipped by {by or 'a person'}", started_us=ex.now_us(), ended_us=ex.now_us(),
+    )  # fmt: skip
+
+
+async def given_value(ex: Execution, call: Call, given: Any, why: str) -> Any:
+    """Record a value a person gave as the step's result."""
+    value = call.step.typed.validate_python(given)
+    record, text, value = reading.made(ex, call, value, Attempt(), ex.now_us(), approach="by hand")
+    record.usd, record.why = None, why
+    await ex.append(record, durable=True, text=text)
+    return value
+
+
+

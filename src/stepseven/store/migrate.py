@@ -1,0 +1,78 @@
+"""Bringing a database to this version's schema: forward only, one starter at a time, anything unknown refused aloud."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from typing import Any
+
+from stepseven.errors import SchemaMismatch, StoreUnavailable
+
+APPLICATION_ID = 0x53544537  # "STE7" in the file's header: tells a stepseven file from any other SQLite file
+
+
+def migrations(database: str) -> list[tuple[int, str]]:
+    """The released migrations of ``sqlite`` or ``postgres`` as (number, SQL), in order."""
+    folder = resources.files("stepseven.store") / "migrations" / database
+    found = [(int(item.name[:4]), item.read_text("utf-8")) for item in folder.iterdir() if item.name.endswith(".sql")]
+    return sorted(found)
+
+
+def split(script: str) -> Iterator[str]:
+    """The single statements of an SQL script."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def migrate_sqlite(connection: sqlite3.Connection, url: str, retry: Callable[[Callable[[], Any]], Any]) -> None:
+    """Create the schema in an empty file, or check that the file has it.
+
+    Raises:
+        SchemaMismatch: the file was written by another version; it was not touched.
+        StoreUnavailable: the file is another program's database.
+    """
+    known = migrations("sqlite")
+    newest = known[-1][0]
+    if _version(connection, url) == newest:
+        return
+    # Read-only looks cost nothing; only a file that needs work is locked. The loser of a race finds the work done.
+    retry(lambda: connection.execute("BEGIN IMMEDIATE"))
+    try:
+        found = _version(connection, url)
+        if found not in (0, newest):
+            older = found < newest
+            advice = "back it up, then run `stepseven migrate`" if older else "use the newer stepseven that wrote it"
+            raise SchemaMismatch(url, str(found), str(newest), advice=advice)
+        if found == 0:
+            _apply(connection, known)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, url: str) -> int:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != APPLICATION_ID:
+        raise StoreUnavailable(url, "the file is another program's database: choose another file")
+    return version
+
+
+def _apply(connection: sqlite3.Connection, known: list[tuple[int, str]]) -> None:
+    for _, script in known:
+        for statement in split(script):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={known[-1][0]}")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(
+        "INSERT INTO store (one, schema_no, created_us) VALUES (1, ?, ?)", (known[-1][0], time.time_ns() // 1000)
+    )

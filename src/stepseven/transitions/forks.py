@@ -1,0 +1,52 @@
+"""Forking: a new run with an old one's records up to a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from stepseven.errors import Superseded
+from stepseven.store.base import Tx
+from stepseven.store.statements import SEQ_BITS, SEQ_MASK
+from stepseven.transitions.runs import Admission, admit, known
+from stepseven.transitions.state import steps_range
+
+
+def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str, str], now_us: int) -> None:
+    """Copy the records before *from_step* into a new queued run. It shares its root's receipts, so nothing is done twice.
+
+    Raises:
+        UnknownRun: there is no such run.
+        ValueError: it has no record of *from_step*.
+    """
+    run = known(tx, run_id)
+    rows = tx.all(tx.sql.steps, steps_range(run["no"]))
+    cut = next((r["id"] for r in rows if r["name"] == from_step), None)
+    if cut is None:
+        names = ", ".join(dict.fromkeys(r["name"] for r in rows if not r["name"].startswith("run."))) or "none"
+        raise ValueError(f"run {run_id} has no record of a step {from_step!r}; it has: {names}")
+    inputs = json.loads(run["inputs"])
+    inputs.update({name: json.loads(text) for name, text in changed.items()})
+    text = json.dumps(dict(sorted(inputs.items())), ensure_ascii=False, separators=(",", ":"))
+    new = admit(
+        tx,
+        Admission(
+            run_id=new_id, client_id=run["client_id"], workflow=run["workflow"], source_digest=run["source_digest"],
+            goal=run["goal"], inputs=text, root_no=run["root_no"] or run["no"],
+        ),
+        now_us,
+    )  # fmt: skip
+    # The new run is nobody's yet, so its records are written under a hold that exists in this transaction only.
+    taken = tx.one(
+        tx.sql.take_run,
+        {"run_no": new["no"], "owner": "fork", "now": now_us, "progress": 0, "barren": 0, "source_digest": run["source_digest"],
+         "fence": 0, "seen_owner": ""},
+    )  # fmt: skip
+    if taken is None:
+        raise Superseded(new_id, "it was taken while it was being made")
+    hold = {"run_no": new["no"], "owner": "fork", "fence": taken["fence"]}
+    for row in rows:
+        if row["id"] < cut:
+            tx.run(tx.sql.append_step, {**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK), **hold})
+    tx.run(tx.sql.copy_questions, {"from_no": run["no"], "run_no": new["no"], "asked_seq": cut & SEQ_MASK, "suffix": f"_{new['no']}"})
+    tx.run(tx.sql.release_run, {**hold, "reason": f"forked from {run_id} at {from_step}", "executing_us": 0, "now": now_us})

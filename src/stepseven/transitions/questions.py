@@ -1,0 +1,301 @@
+"""Questions: asked once, answered once. Asking and answering need only the store, never the code that asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from stepseven.decide.escalate import Draft
+from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
+from stepseven.model import QuestionKind
+from stepseven.store.base import Row, Tx
+from stepseven.transitions.effects import Claim, settle
+from stepseven.transitions.runs import guard
+from stepseven.transitions.state import Hold, choice_of, options_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A question about to be stored. ``about`` is a digest, ``schema``/``fallback``/``remember`` JSON."""
+
+    id: str
+    branch: str
+    key: str
+    n: int
+    kind: QuestionKind
+    draft: Draft
+    step: str | None = None
+    schema: str | None = None
+    about: str | None = None
+    asked_seq: int = 0
+    attempts: int = 0
+    asked_of: str | None = None
+    remember: str | None = None
+    fallback: str | None = None
+    deadline_us: int | None = None
+    folded_into: str | None = None
+    signature: str | None = None
+
+
+def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
+    """Store a question and count it on its run, in one transaction.
+
+    Raises:
+        Superseded: the run is no longer ours.
+    """
+    guard(tx, hold)
+    options = [
+        {"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in a.draft.options
+    ]
+    row = {
+        "id": a.id, "run_no": hold.run_no, "client_id": hold.client_id, "branch": a.branch, "key": a.key, "n": a.n,
+        "step": a.step, "kind": a.kind.value, "text": a.draft.text, "options": json.dumps(options, ensure_ascii=False),
+        "schema": a.schema, "recommendation": a.draft.recommendation,
+        "context": json.dumps(a.draft.context, ensure_ascii=False), "about": a.about, "asked_seq": a.asked_seq,
+        "attempts": a.attempts, "asked_of": a.asked_of, "remember": a.remember, "fallback": a.fallback,
+        "deadline_us": a.deadline_us, "folded_into": a.folded_into, "signature": a.signature, "now": now_us,
+    }  # fmt: skip
+    tx.run(tx.sql.insert_question, row)
+    tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    stored = tx.one(tx.sql.question, {"id": a.id})
+    assert stored is not None  # ids are random: the insert cannot have met another  # noqa: S101
+    return stored
+
+
+def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, now_us: int) -> Row:
+    """Give a question its one answer.
+
+    Raises:
+        UnknownQuestion, AlreadyAnswered, QuestionExpired, InvalidAnswer: nothing was changed.
+    """
+    row = tx.one(tx.sql.question, {"id": question_id})
+    if row is None:
+        raise UnknownQuestion(question_id, [r["id"] for r in tx.all(tx.sql.open_question_ids, {})])
+    if row["folded_into"] is not None:
+        return answer(tx, row["folded_into"], value, by=by, note=note, now_us=now_us)
+    if row["status"] == "answered":
+        at = datetime.fromtimestamp(row["answered_us"] / 1e6, UTC).isoformat(timespec="seconds")
+        raise AlreadyAnswered(question_id, by=row["answered_by"], answer=json.loads(row["answer"]), at=at)
+    if row["status"] != "open":
+        raise QuestionExpired(question_id, row["status"])
+    if row["deadline_us"] is not None and row["deadline_us"] <= now_us:
+        raise QuestionExpired(question_id, "expired")
+    stored = json.dumps(valid_answer(row, value, now_us), ensure_ascii=False)
+    params = {"id": question_id, "answer": stored, "by": by, "note": note, "now": now_us}
+    tx.run(tx.sql.answer_question, params)
+    tx.run(tx.sql.answer_folded, params)
+    if row["remember"] is not None:
+        _remember(tx, row, stored, by, now_us)
+    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
+    tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": f"answered by {by}: ready to go on"})
+    answered = tx.one(tx.sql.question, {"id": question_id})
+    assert answered is not None  # noqa: S101 - just updated
+    return answered
+
+
+def _remember(tx: Tx, row: Row, stored: str, by: str, now_us: int) -> None:
+    how = json.loads(row["remember"])
+    until = None if how.get("valid_us") is None else now_us + int(how["valid_us"])
+    tx.run(
+        tx.sql.insert_fact,
+        {
+            "client_id": row["client_id"], "key": how["key"], "value": stored, "source": f"answer to {row['id']}",
+            "run_id": row["run_id"], "by": by, "now": now_us, "valid_until_us": until,
+        },
+    )  # fmt: skip
+
+
+def expire(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row | None:
+    """Close a question whose deadline passed. It stays "nobody answered", never "no"."""
+    return _close(tx, hold, question_id, "expired", now_us)
+
+
+def withdraw(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row | None:
+    """Close a question the run no longer needs."""
+    return _close(tx, hold, question_id, "withdrawn", now_us)
+
+
+def _close(tx: Tx, hold: Hold, question_id: str, status: str, now_us: int) -> Row | None:
+    guard(tx, hold)
+    tx.run(tx.sql.close_question, {"id": question_id, "status": status, "now": now_us})
+    tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    return tx.one(tx.sql.question, {"id": question_id})
+
+
+def fold(tx: Tx, hold: Hold, question_ids: list[str], into: str, now_us: int) -> None:
+    """Let one question stand for several: its answer is theirs."""
+    guard(tx, hold)
+    for question_id in question_ids:
+        tx.run(tx.sql.fold_question, {"id": question_id, "into": into})
+    tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+
+
+def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: int) -> None:
+    """A send that was given up succeeded after all. Keep its receipt; if somebody acted since, say loudly: done twice."""
+    row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
+    if row is None or (row["state"] == "done" and row["receipt"] == receipt):
+        return
+    twice = row["state"] == "done" and row["tries"] != held.tries
+    if not twice:
+        settle(tx, held.claim_id, receipt, now_us)
+        return
+    first, second = json.loads(row["receipt"] or "null"), json.loads(receipt)
+    text = f"“{row['step'].replace('_', ' ')}” was done twice: {first!r} and {second!r}. Take one of them back by hand."
+    options = [
+        {"id": "same", "label": "it is one and the same there", "detail": None, "usd": None, "seconds": None},
+        {"id": "second", "label": "I took one back, or both may stay", "detail": None, "usd": None, "seconds": None},
+    ]
+    context = {"headline": text, "facts": {"first": first, "second": second}, "done": [], "failed": [], "next": []}
+    tx.run(
+        tx.sql.insert_question,
+        {
+            "id": question_id, "run_no": row["run_no"], "client_id": row["client_id"], "branch": row["branch"],
+            "key": f"twice/{held.claim_id}", "n": held.tries, "step": row["step"], "kind": "conflict", "text": text,
+            "options": json.dumps(options), "schema": None, "recommendation": None, "context": json.dumps(context),
+            "about": None, "asked_seq": 0, "attempts": 0, "asked_of": None, "remember": None, "fallback": None,
+            "deadline_us": None, "folded_into": None, "signature": None, "now": now_us,
+        },
+    )  # fmt: skip
+    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
+
+
+# -- what is a valid answer -------------------------------------------------------------------------------------------
+
+_LIMITS = ("usd", "tokens", "steps", "seconds")
+
+
+def valid_answer(row: Row, value: Any, now_us: int) -> Any:
+    """The answer in the form that is stored.
+
+    Raises:
+        InvalidAnswer: not one of the choices, or a choice without what it needs, or not of the asked type.
+    """
+    _plain(row["id"], value)
+    options = [o.id for o in options_of(row["options"])]
+    if not options:
+        return _typed(row, value)
+    given = dict(value) if isinstance(value, Mapping) and "choice" in value else {"choice": value}
+    choice = given["choice"]
+    if not isinstance(choice, str) or choice not in options:
+        raise InvalidAnswer(row["id"], f"{choice!r} is not one of {', '.join(options)}")
+    if row["kind"] == "ask":
+        return choice
+    need = _NEEDS.get(choice)
+    if need is None:
+        return choice
+    return {"choice": choice, **need(row, given, now_us)}
+
+
+def _plain(question_id: str, value: Any) -> None:
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode("utf-8")
+    except (TypeError, ValueError, UnicodeEncodeError) as error:
+        raise InvalidAnswer(question_id, f"it is not plain JSON ({error})") from error
+    if len(text) > 1 << 20:
+        raise InvalidAnswer(question_id, "it is over 1 MiB")
+
+
+def _typed(row: Row, value: Any) -> Any:
+    if row["schema"] is None:
+        return value
+    why = mismatch(json.loads(row["schema"]), value)
+    if why is not None:
+        raise InvalidAnswer(row["id"], why)
+    return value
+
+
+_JSON_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda v: isinstance(v, str),
+    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
+    "boolean": lambda v: isinstance(v, bool),
+    "null": lambda v: v is None,
+    "array": lambda v: isinstance(v, list),
+    "object": lambda v: isinstance(v, Mapping),
+}
+
+
+def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
+    """Why *value* is not what a JSON schema asks for; ``None`` if it is. Knows types, enums, required fields and unions."""
+    if "$ref" in schema or not schema:
+        return None  # the run itself checks what this cannot
+    if "anyOf" in schema:
+        whys = [mismatch(s, value) for s in schema["anyOf"]]
+        return None if None in whys else " or ".join(str(w) for w in whys)
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{value!r} is not one of {', '.join(map(repr, schema['enum']))}"
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind in _JSON_TYPES and not _JSON_TYPES[kind](value):
+        return f"{value!r} is not of type {kind}"
+    if kind == "object" and isinstance(value, Mapping):
+        missing = [name for name in schema.get("required", ()) if name not in value]
+        if missing:
+            return f"{', '.join(missing)} is missing"
+        for name, inner in schema.get("properties", {}).items():
+            why = mismatch(inner, value[name]) if name in value else None
+            if why:
+                return f"{name}: {why}"
+    if kind == "array" and isinstance(value, list) and isinstance(schema.get("items"), Mapping):
+        return next((w for w in (mismatch(schema["items"], item) for item in value) if w), None)
+    return None
+
+
+def _wait(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    if isinstance(given.get("fact"), str) and given["fact"]:
+        return {"fact": given["fact"]}
+    until = given.get("until")
+    if isinstance(until, bool) or until is None:
+        raise InvalidAnswer(row["id"], 'wait needs until: {"choice": "wait", "until": "2026-03-14T09:00:00Z"} or seconds')
+    if isinstance(until, int | float):
+        return {"until": int(until) if until > 1e12 else now_us + round(until * 1e6)}
+    try:
+        moment = datetime.fromisoformat(str(until))
+    except ValueError as error:
+        raise InvalidAnswer(row["id"], f"until {until!r} is neither a time such as 2026-03-14T09:00:00Z nor seconds") from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return {"until": round(moment.timestamp() * 1e6)}
+
+
+def _value(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    del now_us
+    if "value" not in given:
+        raise InvalidAnswer(row["id"], 'value needs the value: {"choice": "value", "value": …}')
+    if row["schema"] is not None:
+        why = mismatch(json.loads(row["schema"]), given["value"])
+        if why is not None:
+            raise InvalidAnswer(row["id"], why)
+    return {"value": given["value"]}
+
+
+def _receipt(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    del now_us
+    if "receipt" not in given:
+        choice = given["choice"]
+        raise InvalidAnswer(row["id"], f'{choice} needs the receipt: {{"choice": "{choice}", "receipt": …}} (null if there is none)')
+    if row["schema"] is not None and given["receipt"] is not None:
+        why = mismatch(json.loads(row["schema"]), given["receipt"])
+        if why is not None:
+            raise InvalidAnswer(row["id"], why)
+    return {"receipt": given["receipt"]}
+
+
+def _raise(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    del now_us
+    found = {name: given[name] for name in _LIMITS if name in given}
+    good = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in found.values())
+    if len(found) != 1 or not good:
+        raise InvalidAnswer(row["id"], 'raise needs the new ceiling: {"choice": "raise", "usd": 5}')
+    return found
+
+
+_NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
+    "wait": _wait,
+    "value": _value,
+    "by_hand": _receipt,
+    "happened": _receipt,
+    "raise": _raise,
+}

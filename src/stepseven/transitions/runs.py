@@ -1,0 +1,231 @@
+"""A run's life: admitted, taken, parked, ended. Each function is one transaction's worth of work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stepseven.errors import RunConflict, Superseded, UnknownRun
+from stepseven.model import RunStatus
+from stepseven.store.base import Row, Tx
+from stepseven.transitions.state import Hold, steps_range
+
+LEASE_US = 10_000_000  # DESIGN §12: a worker that was silent this long may be taken over
+POISON_AFTER = 3  # DESIGN §6: executions in a row that broke off without a new record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A run to be admitted. ``inputs`` is JSON as stored."""
+
+    run_id: str
+    client_id: str
+    workflow: str
+    source_digest: str | None
+    goal: str | None
+    inputs: str
+    root_no: int | None = None
+    parent_no: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The outcome of trying to take a run: a hold, or the reason why not."""
+
+    run: Row
+    hold: Hold | None = None
+    poisoned: bool = False
+
+
+def admit(tx: Tx, a: Admission, now_us: int) -> Row:
+    """Make sure the run exists. The first durable write of its life.
+
+    Raises:
+        RunConflict: the id belongs to a run with another client, workflow or inputs.
+    """
+    tx.run(tx.sql.insert_client, {"id": a.client_id, "now": now_us})
+    tx.run(
+        tx.sql.insert_run,
+        {
+            "id": a.run_id, "client_id": a.client_id, "workflow": a.workflow, "source_digest": a.source_digest,
+            "goal": a.goal, "inputs": a.inputs, "root_no": a.root_no, "parent_no": a.parent_no, "now": now_us,
+        },
+    )  # fmt: skip
+    run = tx.one(tx.sql.run_by_id, {"id": a.run_id})
+    assert run is not None  # it was there, or was just inserted  # noqa: S101
+    for column, mine, what in (
+        ("client_id", a.client_id, "client"),
+        ("workflow", a.workflow, "workflow"),
+        ("inputs", a.inputs, "inputs"),
+    ):
+        if run[column] != mine:
+            raise RunConflict(a.run_id, f"another {what} ({_short(run[column])}, not {_short(mine)})" if what != "inputs" else
+                              f"other inputs ({_short(run[column])}, not {_short(mine)})")  # fmt: skip
+    return run
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def known(tx: Tx, run_id: str) -> Row:
+    """The run with this id.
+
+    Raises:
+        UnknownRun: there is none.
+    """
+    run = tx.one(tx.sql.run_by_id, {"id": run_id})
+    if run is None:
+        raise UnknownRun(run_id)
+    return run
+
+
+def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: frozenset[str]) -> bool:
+    """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease."""
+    if owner is None or owner in proven_dead:
+        return True
+    worker = tx.one(tx.sql.worker, {"id": owner})
+    return worker is None or worker["beat_us"] < now_us - LEASE_US
+
+
+def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: frozenset[str]) -> Taken:
+    """Become the run's owner, if nobody live is. Raises the fence; counts executions that broke off without a record."""
+    if RunStatus(run["status"]).ended or not is_dead(tx, run["owner"], now_us, proven_dead):
+        return Taken(run=run)
+    broke_off = run["owner"] is not None
+    progress = _progress(tx, run["no"])
+    barren = run["barren"] + 1 if broke_off and progress <= run["progress"] else 0
+    fence = tx.one(
+        tx.sql.take_run,
+        {
+            "run_no": run["no"], "owner": worker, "now": now_us, "progress": progress, "barren": barren,
+            "source_digest": source_digest, "fence": run["fence"], "seen_owner": run["owner"] or "",
+        },
+    )  # fmt: skip
+    if fence is None:
+        return Taken(run=run)
+    tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
+    hold = Hold(
+        run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=_root_id(tx, run), owner=worker,
+        fence=fence["fence"],
+    )  # fmt: skip
+    return Taken(run=run, hold=hold, poisoned=barren >= POISON_AFTER)
+
+
+def _progress(tx: Tx, run_no: int) -> int:
+    row = tx.one(tx.sql.run_progress, {"run_no": run_no, **steps_range(run_no)})
+    return int(row["records"]) if row is not None else 0
+
+
+def _root_id(tx: Tx, run: Row) -> str:
+    if run["root_no"] is None:
+        return str(run["id"])
+    root = tx.one(tx.sql.run_by_no, {"no": run["root_no"]})
+    return str(root["id"]) if root is not None else str(run["id"])
+
+
+def guard(tx: Tx, hold: Hold) -> Row:
+    """Make sure the run is still ours, until this transaction commits.
+
+    Raises:
+        Superseded: another worker took it.
+    """
+    row = tx.one(tx.sql.guard_run, hold.keys())
+    if row is None:
+        raise lost(tx, hold)
+    return row
+
+
+def lost(tx: Tx, hold: Hold) -> Superseded:
+    """Why our hold no longer counts, naming who took over."""
+    run = tx.one(tx.sql.run_by_no, {"no": hold.run_no})
+    if run is not None and RunStatus(run["status"]).ended:
+        return Superseded(hold.run_id, f"it was ended ({run['status']}) by somebody else")
+    who = run["owner"] if run is not None else None
+    return Superseded(hold.run_id, f"worker {who} took it over" if who else "it was released from this worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parking:
+    """How a run is put away."""
+
+    waiting_for: str
+    reason: str
+    wake_us: int | None
+    next_step: str | None
+    remaining: str
+    executing_us: int
+    question_ids: tuple[str, ...]  # what it waits for; if one is answered by now it is not put away
+
+
+def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
+    """Put the run away, unless what it waits for happened in the meantime. Checks and parks in one transaction."""
+    guard(tx, hold)
+    for question_id in p.question_ids:
+        row = tx.one(tx.sql.question, {"id": question_id})
+        if row is None or row["status"] != "open":
+            return False
+    parked = tx.run(
+        tx.sql.park_run,
+        {
+            **hold.keys(), "waiting_for": p.waiting_for, "reason": p.reason, "wake_us": p.wake_us, "next_step": p.next_step,
+            "remaining": p.remaining, "executing_us": p.executing_us, "now": now_us,
+        },
+    )  # fmt: skip
+    return parked == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run ends. ``value`` and ``failure`` are JSON."""
+
+    status: RunStatus
+    value: str | None = None
+    failure: str | None = None
+    reason: str | None = None
+    remaining: str = "[]"
+    executing_us: int = 0
+
+
+def end(tx: Tx, hold: Hold, e: Ending, now_us: int) -> bool:
+    """End the run. Final: nothing changes it afterwards. Open questions are withdrawn."""
+    ended = tx.run(
+        tx.sql.end_run,
+        {
+            **hold.keys(), "status": e.status.value, "value": e.value, "failure": e.failure, "reason": e.reason,
+            "remaining": e.remaining, "executing_us": e.executing_us, "now": now_us,
+        },
+    )  # fmt: skip
+    if ended:
+        tx.run(tx.sql.close_run_questions, {"run_no": hold.run_no, "now": now_us})
+        tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    return ended == 1
+
+
+def release(tx: Tx, hold: Hold, reason: str, executing_us: int, now_us: int) -> None:
+    """Give the run back: any worker may take it at once."""
+    tx.run(tx.sql.release_run, {**hold.keys(), "reason": reason, "executing_us": executing_us, "now": now_us})
+
+
+def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: frozenset[str]) -> str:
+    """Ask a run to stop: at once when nobody executes it and no claim is open, else its owner does it.
+
+    Returns:
+        The run's status afterwards.
+    """
+    run = known(tx, run_id)
+    if RunStatus(run["status"]).ended:
+        return str(run["status"])
+    tx.run(tx.sql.request_stop, {"run_no": run["no"], "status": "cancelling", "reason": reason, "now": now_us})
+    unsettled = tx.one(tx.sql.unsettled, {"run_no": run["no"]})
+    if is_dead(tx, run["owner"], now_us, proven_dead) and (unsettled is None or unsettled["n"] == 0):
+        hold = Hold(run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=run["id"],
+                    owner=run["owner"] or "", fence=run["fence"])  # fmt: skip
+        end(tx, hold, Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
+        return "cancelled"
+    return "cancelling"
+
+
+def summary(tx: Tx, run_id: str) -> dict[str, Any]:
+    """The run's row as a plain dict."""
+    return dict(known(tx, run_id))

@@ -1,0 +1,88 @@
+"""Recording what a step found, and what went wrong on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stepseven.store.base import Params, Row, Tx
+from stepseven.transitions.runs import guard, lost
+from stepseven.transitions.state import Hold, Record, steps_range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A result that is kept once, by its hash."""
+
+    hash: str
+    size: int
+    body: str | None
+    location: str | None
+
+
+def append(
+    tx: Tx,
+    hold: Hold,
+    record: Record,
+    *,
+    now_us: int,
+    artifact: Artifact | None = None,
+    begun: Params | None = None,
+) -> None:
+    """Record a step's end. *begun*: the open begin it closes.
+
+    Raises:
+        Superseded: the run is no longer ours; nothing was written.
+    """
+    if artifact is not None:
+        tx.run(
+            tx.sql.insert_artifact,
+            {"hash": artifact.hash, "size": artifact.size, "body": artifact.body, "location": artifact.location, "now": now_us},
+        )
+    if tx.run(tx.sql.append_step, {**record.params(), **hold.keys()}) != 1 and not _is_mine(tx, hold, record):
+        raise lost(tx, hold)
+    if begun is not None:
+        tx.run(tx.sql.drop_attempt, begun)
+
+
+def _is_mine(tx: Tx, hold: Hold, record: Record) -> bool:
+    """Whether the row is there because our own first write's answer was lost."""
+    if tx.one(tx.sql.guard_run, hold.keys()) is None:
+        return False
+    low = steps_range(hold.run_no)["low"] + record.seq
+    rows = tx.all(tx.sql.steps, {"low": low, "high": low})
+    return bool(rows) and rows[0]["key"] == record.key and rows[0]["result"] == record.result
+
+
+def begin_attempt(tx: Tx, hold: Hold, row: Params, now_us: int) -> None:
+    """Write down that a try begins, before it does.
+
+    Raises:
+        Superseded: the run is no longer ours.
+    """
+    if tx.run(tx.sql.begin_attempt, {**row, **hold.keys(), "now": now_us}) != 1:
+        raise lost(tx, hold)
+
+
+def end_attempt(tx: Tx, hold: Hold, row: dict[str, Any], now_us: int) -> Row:
+    """Write down how a try ended that did not simply succeed.
+
+    Raises:
+        Superseded: the run is no longer ours.
+    """
+    guard(tx, hold)
+    tx.run(tx.sql.end_attempt, {**row, "run_no": hold.run_no, "now": now_us})
+    return {**row, "run_no": hold.run_no, "ended_us": now_us}
+
+
+def update_map(tx: Tx, hold: Hold, record: Record, now_us: int) -> None:
+    """Bring a map's count up to date.
+
+    Raises:
+        Superseded: the run is no longer ours.
+    """
+    done = tx.run(
+        tx.sql.finish_map, {**hold.keys(), "id": record.id, "state": record.state, "result": record.result, "now": now_us}
+    )
+    if done != 1:
+        raise lost(tx, hold)

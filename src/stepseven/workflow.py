@@ -1,0 +1,64 @@
+"""``@workflow``: a named procedure that a Layer runs for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from stepseven.model import Limits
+from stepseven.runtime.handle import Run
+from stepseven.runtime.procedure import Workflow, WorkflowOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def workflow(fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    name: str | None = None,
+    *,
+    limits: Limits | None = None,
+    client_record: Callable[..., Any] | None = None,
+    watch: Sequence[str] = (),
+    on_drift: Literal["ask", "keep", "refresh"] = "ask",
+    requires: Sequence[str] = (),
+    to: str | None = None,
+) -> WorkflowDecorator: ...
+def workflow(name: Any = None, **options: Any) -> Any:
+    """Make an ``async def f(run: Run, …)`` a workflow. Works bare (``@workflow``) or with options.
+
+    Args:
+        name: its name in the store; default: the function's.
+        limits: ceilings of one run; a run that reaches one asks a person.
+        client_record: async function of the client id that reads the outside record at the start.
+        watch: facts whose change matters even if no step read them.
+        on_drift: what to do when facts changed while the run waited.
+        requires: facts that must be known; missing ones are asked for once, at the start.
+        to: who is asked by default.
+
+    Returns:
+        A ``Workflow``: ``layer.run(renewal(quarter="Q3"), client="acme")``.
+    """
+    if callable(name):
+        return WorkflowDecorator({})(name)
+    if name is not None:
+        options["name"] = name
+    return WorkflowDecorator(options)
+
+
+class WorkflowDecorator:
+    """``@workflow(…)`` waiting for its function; keeps the function's types."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        for name in ("watch", "requires"):
+            if name in options:
+                value = options[name]
+                options[name] = (value,) if isinstance(value, str) else tuple(value)
+        self._options = options
+
+    def __call__(self, fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        options = dict(self._options)
+        options.setdefault("name", fn.__name__)
+        return Workflow(fn, WorkflowOptions(**options))
