@@ -36,7 +36,7 @@ from stepseven.store.codec import canonical, free_text, guard
 from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import forks, questions, runs
 from stepseven.transitions.runs import Admission
-from stepseven.transitions.state import question_of
+from stepseven.transitions.state import question_of, steps_range
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,7 +256,7 @@ class Layer:
 
         def unit(tx: Tx) -> tuple[Row | None, list[Row]]:
             asked = tx.all(tx.sql.questions_of_run, {"run_no": row["no"]})
-            return tx.one(tx.sql.spend, {"run_no": row["no"], **runs.steps_range(row["no"])}), asked
+            return tx.one(tx.sql.spend, {"run_no": row["no"], **steps_range(row["no"])}), asked
 
         spend, asked = await self.store.read(unit)
         workflow = registry.get(row["workflow"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
@@ -80,12 +82,14 @@ def _tried(rows: list[Row]) -> tuple[Tried, ...]:
 # -- asking ---------------------------------------------------------------------------------------------------------------
 
 
-async def store(ex: Execution, kind: QuestionKind, key: str, draft: Draft, *, branch: str = "", **more: Any) -> Row:
+async def store(
+    ex: Execution, kind: QuestionKind, key: str, draft: Draft, *, branch: str = "", asked_of: str | None = None, **more: Any
+) -> Row:
     """Store a question of this run and remember it."""
     rows = ex.questions.get((branch, kind.value, key), [])
     a = Asking(
         id=ex.edge.new_id("q"), branch=branch, key=key, n=len(rows) + 1, kind=kind, draft=draft, asked_seq=ex.seq,
-        asked_of=more.pop("asked_of", None) or ex.workflow.settings.to, **more,
+        asked_of=asked_of or ex.workflow.settings.to, **more,
     )  # fmt: skip
     now = ex.now_us()
     row: Row = await ex.write(lambda tx: questions.ask(tx, ex.hold, a, now), durable=True)
@@ -142,28 +146,51 @@ async def failure(ex: Execution, call: Call) -> None:
     remember = json.dumps({"key": last["needs"]}) if last.get("needs") else None
     schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
     failed = len([r for r in rows if r["outcome"] in ("failed", "unknown")])
-    details = {
+    details: dict[str, Any] = {
         "branch": call.branch, "step": call.step.name, "attempts": failed, "remember": remember,
         "schema": json.dumps(schema) if schema else None, "signature": rows[-1]["signature"] if rows else None,
     }  # fmt: skip
     key = f"{call.step.name}/{call.key[2]}"
-    item = call.place.item
-    if item is not None and kind is QuestionKind.FAILURE:
-        await item.failed(ex, call, lambda into: store(ex, kind, key, draft, folded_into=into, **details))
-        return
-    row = await store(ex, kind, key, draft, **details)
-    await wait_for(ex, call, row["id"])
+    if kind is QuestionKind.FAILURE:
+        await in_map(ex, call, lambda into: store(ex, kind, key, draft, folded_into=into, **details))
+    else:
+        await answered(ex, call, await store(ex, kind, key, draft, **details))
+
+
+@asynccontextmanager
+async def aside(ex: Execution, call: Call) -> AsyncIterator[None]:
+    """Wait without standing in anybody's way: without a slot of the map, and without the lane of the effect."""
+    lane, item = call.lane, call.place.item
+    if lane is not None:
+        call.lane = None
+        ex.free_lane(lane)
+    if item is None:
+        yield
+    else:
+        async with item.aside():
+            yield
+    if lane is not None:
+        await ex.take_lane(lane)
+        call.lane = lane
 
 
 async def wait_for(ex: Execution, call: Call, question_id: str) -> None:
-    """Wait for the answer to a question about this call; in a map, without holding a slot."""
-    row = next(r for r in about_failure(ex, call) if r["id"] == question_id)
+    """Wait for the answer to a question about this call."""
+    await answered(ex, call, next(r for r in about_failure(ex, call) if r["id"] == question_id))
+
+
+async def answered(ex: Execution, call: Call, row: Row) -> Row:
+    """Wait until a question of this call, or the one it was folded into, is no longer open."""
     item = call.place.item
-    if item is None:
-        await ex.answered(row)
-        return
-    async with item.aside():
-        await item.answered(ex, row)
+    async with aside(ex, call):
+        return await (ex.answered(row) if item is None else item.answered(ex, row))
+
+
+async def in_map(ex: Execution, call: Call, make: Callable[[str | None], Awaitable[Row]]) -> Row:
+    """Store a question of this call; in a map it may be folded into the batch's. Wait for the answer."""
+    item = call.place.item
+    row = await (make(None) if item is None else item.failed(ex, call, make))
+    return await answered(ex, call, row)
 
 
 async def wait_for_fact(ex: Execution, call: Call, name: str) -> None:

@@ -25,6 +25,7 @@ class Call:
     digest: str  # of its inputs
     bound: dict[str, Any]
     texts: dict[str, str]  # argument -> canonical JSON
+    lane: tuple[str, ...] | None = None  # of a write: what no two calls of this run do at the same time
 
     @property
     def branch(self) -> str:

@@ -61,7 +61,8 @@ async def used(ex: Execution, what: str) -> float:
         return (ex.run["executing_us"] + ex.executing_us()) / 1e6
     since = ex.now_us() // DAY_US * DAY_US
     row = await ex.store.read(lambda tx: tx.one(tx.sql.client_spend, {"client_id": ex.hold.client_id, "since_us": since}))
-    return ((row["uusd"] or 0) if row is not None else 0) / 1e6 + ex.reserved_uusd / 1e6
+    spent = int(row["uusd"] or 0) if row is not None else 0
+    return (spent + ex.reserved_uusd) / 1e6
 
 
 async def _within(ex: Execution, call: Call, what: str, usd: float, seconds: float) -> None:

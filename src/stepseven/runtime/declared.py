@@ -239,7 +239,7 @@ class Step(Generic[P, R]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """A step that is a method gets its instance as first argument."""
-        return self if instance is None else functools.partial(self, instance)  # type: ignore[call-arg, arg-type]
+        return self if instance is None else functools.partial(self, instance)  # type: ignore[arg-type]
 
     def options(self, **same: Any) -> Step[P, R]:
         """The same step with other settings; takes what ``step`` takes. Its records stay the same if its name does."""

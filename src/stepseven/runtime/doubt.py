@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from stepseven.decide import escalate
+from stepseven.decide import escalate, policy
 from stepseven.errors import Conflict, NotYet, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus
@@ -173,7 +173,11 @@ def _key(call: Call, held: Claim) -> str:
 
 def _question(ex: Execution, call: Call, held: Claim) -> Row | None:
     rows = ex.questions.get((call.branch, QuestionKind.UNKNOWN_OUTCOME.value, _key(call, held)), [])
-    return rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+    if not rows or rows[-1]["status"] not in ("open", "answered"):
+        return None
+    if rows[-1]["status"] == "answered" and choice_of(json.loads(rows[-1]["answer"])) in ("again", "wait"):
+        return None if rows[-1]["id"] in ex.looked_again else rows[-1]
+    return rows[-1]
 
 
 async def _ask(ex: Execution, call: Call, intent: Intent | None, held: Claim, why: str) -> Sent:
@@ -187,21 +191,31 @@ async def _ask(ex: Execution, call: Call, intent: Intent | None, held: Claim, wh
     )  # fmt: skip
     failed = len([r for r in rows if r["outcome"] in ("failed", "unknown")])
     schema = call.step.typed.json_schema()
-    row = await asking.store(
-        ex, QuestionKind.UNKNOWN_OUTCOME, _key(call, held), draft, branch=call.branch, step=call.step.name, attempts=failed,
-        schema=json.dumps(schema) if schema else None,
-    )  # fmt: skip
+    details: dict[str, Any] = {
+        "branch": call.branch, "step": call.step.name, "attempts": failed, "schema": json.dumps(schema) if schema else None,
+        "signature": f"unknown outcome, {why.split(':', 1)[0]}, {rows[-1]['signature']}" if rows else None,
+    }  # fmt: skip
+
+    async def make(into: str | None) -> Row:
+        return await asking.store(ex, QuestionKind.UNKNOWN_OUTCOME, _key(call, held), draft, folded_into=into, **details)
+
+    # A look-up that failed may succeed later: in a map such questions are folded into one, whose "again" looks again.
+    can_look = call.step.hooks.probe is not None
+    row = await asking.in_map(ex, call, make) if can_look else await asking.answered(ex, call, await make(None))
     return await _by_person(ex, call, held, row)
 
 
 async def _by_person(ex: Execution, call: Call, held: Claim, row: Row) -> Sent:
     """Do what the person found out."""
-    row = await _answered(ex, call, row)
+    row = await asking.answered(ex, call, row)
     answer = json.loads(row["answer"] or "null")
     choice = choice_of(answer)
     if choice == "stop":
         stopped(ex, call, row)
         await ex.forever()
+    if choice == "skip":
+        await trouble.obey(ex, call, policy.Obey(choice="skip", answer=answer, by=row["answered_by"]))
+        return writing.Sent(done=True)
     if choice == "happened":
         value = call.step.typed.validate_python(answer["receipt"]) if answer["receipt"] is not None else None
         value = await writing.settled(ex, call, held, value, Attempt(), held.claimed_us, "by hand")
@@ -209,16 +223,13 @@ async def _by_person(ex: Execution, call: Call, held: Claim, row: Row) -> Sent:
     now = await ex.store.read(lambda tx: effects.look(tx, held.claim_id))
     if now is not None and now.state is EffectState.DONE:  # a late receipt came while the person looked
         return writing.Sent(done=True, value=await writing.reuse(ex, call, now))
+    if choice in ("again", "wait"):  # of the batch it was folded into: look again
+        if choice == "wait" and isinstance(answer, dict) and isinstance(answer.get("until"), int):
+            await ex.until(answer["until"], f"looking again whether {call.step.name} is there")
+        ex.looked_again.add(row["id"])
+        return writing.Sent(done=False, doubt=now or held)
     await _not_done(ex, held)
     return writing.Sent(done=False)
-
-
-async def _answered(ex: Execution, call: Call, row: Row) -> Row:
-    item = call.place.item
-    if item is None:
-        return await ex.answered(row)
-    async with item.aside():
-        return await ex.answered(row)
 
 
 def stopped(ex: Execution, call: Call, row: Row) -> None:
@@ -295,7 +306,7 @@ async def found_other(ex: Execution, call: Call, held: Claim, found: Any) -> Sen
 
 
 async def _after_conflict(ex: Execution, call: Call, held: Claim, row: Row) -> Sent:
-    row = await _answered(ex, call, row)
+    row = await asking.answered(ex, call, row)
     choice = choice_of(json.loads(row["answer"] or "null"))
     if choice == "stop":
         stopped(ex, call, row)

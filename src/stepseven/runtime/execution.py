@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from stepseven.errors import Fatal, StepFailed, StepsevenError, Superseded
@@ -94,6 +95,7 @@ class Execution:
         self.unkeyed: dict[tuple[str, str], str] = {}
         self.diverged: set[str] = set()  # branches in which an earlier step gave another result than last time
         self.looked: set[RecordKey] = set()  # writes whose probe looked before the first send
+        self.looked_again: set[str] = set()  # answered "again" about a claim in doubt, and acted upon
         self.stale: dict[RecordKey, int] = {}  # records that no longer answer -> their generation
         self.tasks: set[asyncio.Task[Any]] = set()
         self.waits: dict[asyncio.Future[Any], DurableWait] = {}
@@ -209,6 +211,16 @@ class Execution:
         finally:
             self.inside.discard(waiter)
 
+    async def take_lane(self, lane: tuple[str, ...]) -> None:
+        """Become the only call of this run that claims this effect."""
+        while (flight := self.flights.get(lane)) is not None:
+            await self.shared(flight)
+        self.flights[lane] = Flight()
+
+    def free_lane(self, lane: tuple[str, ...]) -> None:
+        """Let the next call of the same effect look."""
+        self.flights.pop(lane).wake()
+
     def result_text(self, record: Record) -> str | None:
         """A record's result as JSON, from wherever it is kept; ``None`` when its artifact is gone."""
         if record.artifact is None:
@@ -281,13 +293,10 @@ class Execution:
         self.waits[future] = wait
         cancel = None
         if wait.until_us is not None and wait.until_us - self.now_us() <= SHORT_WAIT_US:
-            cancel = self.edge.call_at(wait.until_us, lambda: future.done() or future.set_result(None))
+            cancel = self.edge.call_at(wait.until_us, lambda: _fire(future))
         self.look()
         try:
             return await future
-        except asyncio.CancelledError:
-            self.check()
-            raise
         finally:
             del self.waits[future]
             if cancel is not None:
@@ -302,9 +311,7 @@ class Execution:
         """Wait until a question is no longer open; the row as it is then."""
         while row["status"] == "open":
             if row["deadline_us"] is not None and row["deadline_us"] <= self.now_us():
-                closed = await self.write(
-                    lambda tx, q=row["id"]: questions.expire(tx, self.hold, q, self.now_us()), durable=True
-                )
+                closed = await self.write(partial(_expire, self.hold, row["id"], self.now_us()), durable=True)
             else:
                 await self.wait(
                     DurableWait(
@@ -312,9 +319,15 @@ class Execution:
                         question_id=row["id"],
                     )
                 )  # fmt: skip
-                closed = await self.store.read(lambda tx, q=row["id"]: tx.one(tx.sql.question, {"id": q}))
+                closed = await self.question(row["id"])
             self.check()
             row = self.remember_question(closed)
+        return row
+
+    async def question(self, question_id: str) -> Row:
+        """A question's row as it is in the store now."""
+        row = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))
+        assert row is not None  # questions are never deleted while their run lives  # noqa: S101
         return row
 
     def remember_question(self, row: Row) -> Row:
@@ -357,6 +370,8 @@ class Execution:
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
+        if self.unloading is not None and not task.cancelled():
+            task.exception()  # discarded: what the code did after unloading began does not count
         self.look()
 
     # -- the ways out -----------------------------------------------------------------------------------------------------
@@ -629,12 +644,21 @@ class Execution:
         return False, None
 
 
+def _expire(hold: Hold, question_id: str, now_us: int, tx: Tx) -> Row | None:
+    return questions.expire(tx, hold, question_id, now_us)
+
+
+def _fire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 def where(error: BaseException, workflow: Workflow[Any, Any]) -> str:
     """File and line of the user's code an exception came from."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [f for f in frames if f.filename == workflow.fn.__code__.co_filename]
-    frame = (mine or frames or [None])[-1]
-    return f"{frame.filename}:{frame.lineno}" if frame is not None else workflow.name
+    shown = mine or list(frames)
+    return f"{shown[-1].filename}:{shown[-1].lineno}" if shown else workflow.name
 
 
 def failure_text(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from stepseven.runtime import asking
 from stepseven.runtime.calls import join
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place, place
+from stepseven.runtime.reading import ItemSkipped
 from stepseven.store.codec import canonical, digest, free_text, guard
 from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Record, choice_of
@@ -42,11 +43,10 @@ class Item:
     branch: str
     label: str
 
-    async def failed(self, ex: Execution, call: Call, store: Callable[[str | None], Awaitable[Row]]) -> None:
-        """A step of this item is out of tries: store its question, or fold it into the batch's, and wait."""
-        row = await self.owner.failed(self, call, store)
-        async with self.aside():
-            await self.answered(ex, row)
+    async def failed(self, ex: Execution, call: Call, make: Callable[[str | None], Awaitable[Row]]) -> Row:
+        """A step of this item is out of tries: store its question, or fold it into the batch's."""
+        del ex
+        return await self.owner.failed(self, call, make)
 
     def aside(self) -> AbstractAsyncContextManager[None]:
         """Wait without holding a slot."""
@@ -62,8 +62,7 @@ class Item:
                 row = await ex.answered(folded)
             else:
                 await ex.answered(self.owner.batch_row(target) or folded)
-                fresh = await ex.store.read(lambda tx, q=row["id"]: tx.one(tx.sql.question, {"id": q}))
-                row = ex.remember_question(fresh)
+                row = ex.remember_question(await ex.question(row["id"]))
         return row
 
 
@@ -145,6 +144,8 @@ class MapRun:
             self.streak = []
         except StepFailed as failed:
             self.failures[index] = failed.reason
+        except ItemSkipped:
+            self.results[index] = None
         finally:
             self.slots.release()
 
@@ -226,8 +227,7 @@ class MapRun:
         for rows in self.ex.questions.values():
             for other in list(rows):
                 if other["folded_into"] == row["id"] and other["status"] == "open":
-                    fresh = await self.ex.store.read(lambda tx, q=other["id"]: tx.one(tx.sql.question, {"id": q}))
-                    self.ex.remember_question(fresh)
+                    fresh = self.ex.remember_question(await self.ex.question(other["id"]))
                     self.ex.wake_question(fresh["id"])
 
     # -- what is on record ----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Place:
         *,
         parent: Place | None = None,
         attempt: Attempt | None = None,
-        item: str | None = None,
+        item: Any = None,
     ) -> None:
         self.execution = execution
         self.branch = branch

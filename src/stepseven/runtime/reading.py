@@ -30,6 +30,10 @@ class UnusableResult(Exception):
     """``check=`` rejected what a step returned."""
 
 
+class ItemSkipped(BaseException):
+    """A person skipped a step of a map's item: the item's result is ``None``, whatever its other code would do."""
+
+
 async def read(ex: Execution, call: Call) -> Any:
     """The result of a read step."""
     from stepseven.runtime.execution import Flight  # noqa: PLC0415 - it imports this module
@@ -95,6 +99,7 @@ def value_of(ex: Execution, call: Call, record: Record) -> Any:
     if record.state == "failed":
         raise StepFailed(record.name, record.summary or "it failed", kind=record.why or "fixable")
     if record.state == "skipped":
+        skipped(call)
         return None
     text = ex.result_text(record)
     if text is None:  # the artifact is gone: the step that made it runs again
@@ -102,6 +107,12 @@ def value_of(ex: Execution, call: Call, record: Record) -> Any:
         del ex.records[call.key]
         return _MISSING
     return call.step.typed.decode(text)
+
+
+def skipped(call: Call) -> None:
+    """In a map's item, a skipped step ends the item; elsewhere it returns ``None``."""
+    if call.place.item is not None:
+        raise ItemSkipped
 
 
 def renamed(ex: Execution, call: Call) -> Record | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import policy
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Row
+    from stepseven.store.base import Row, Tx
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
         attempt = attempt_for(ex, call, move)
         if o.cost is not None or _paid_before(ex, call):
             begun = await _begin(ex, call, move)
-        failure: Exception | None = None
+        failure: Exception
         try:
             value = await reading.run_once(ex, call, function_for(call, move.approach), attempt)
             record, text, value = reading.made(ex, call, value, attempt, started_us, approach=move.approach)
@@ -89,7 +90,7 @@ async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
         except asyncio.CancelledError:
             await _interrupted(ex, call, begun)
             raise
-        if failure is None:
+        else:
             await ex.append(record, durable=begun is not None or bool(record.usd), begun=begun, text=text)
             return True, value
     finally:
@@ -308,10 +309,14 @@ def last_kind(ex: Execution, call: Call) -> str:
     return str(rows[-1]["kind"]) if rows else FailureKind.FIXABLE.value
 
 
+def _withdraw(ex: Execution, question_id: str, tx: Tx) -> Row | None:
+    return questions.withdraw(tx, ex.hold, question_id, ex.now_us())
+
+
 async def withdraw(ex: Execution, question_ids: tuple[str, ...]) -> None:
     """Take questions back that are no longer needed."""
     for question_id in question_ids:
-        row = await ex.write(lambda tx, q=question_id: questions.withdraw(tx, ex.hold, q, ex.now_us()), durable=True)
+        row = await ex.write(partial(_withdraw, ex, question_id), durable=True)
         ex.remember_question(row)
 
 
@@ -351,6 +356,7 @@ async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]
         return True, await given_value(ex, call, given, f"given by {move.by or 'a person'}")
     if move.choice == "skip":
         await ex.append(_skipped(ex, call, move.by), durable=True)
+        reading.skipped(call)
         return True, None
     raise Superseded(ex.hold.run_id, f"the choice {move.choice!r} is unknown to this version")
 

@@ -50,8 +50,6 @@ class Sent:
 
 async def write(ex: Execution, call: Call) -> Any:
     """The result of a write step."""
-    from stepseven.runtime.execution import Flight  # noqa: PLC0415 - it imports this module
-
     intent = intent_of(ex, call)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
@@ -63,15 +61,17 @@ async def write(ex: Execution, call: Call) -> Any:
         flight = ex.flights.get(lane)
         if flight is None:
             break
-        await ex.shared(flight)
-    flight = ex.flights[lane] = Flight()
+        async with asking.aside(ex, call):
+            await ex.shared(flight)
+    await ex.take_lane(lane)
+    call.lane = lane
     ex.store.enter()
     try:
         return await _until_done(ex, call, intent)
     finally:
         ex.store.leave()
-        del ex.flights[lane]
-        flight.wake()
+        if call.lane is not None:
+            ex.free_lane(lane)
 
 
 def intent_of(ex: Execution, call: Call) -> Intent:
@@ -95,7 +95,9 @@ async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
             found = await doubt.resolve(ex, call, intent, held, proven=proven)
             if found.done:
                 return found.value
-            held, proven = None, False
+            held, proven = found.doubt, False
+            if held is not None:
+                continue
         move = trouble.move_for(ex, call)
         if isinstance(move, policy.Try):
             await trouble.before(ex, call, move)
@@ -202,6 +204,7 @@ async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: p
     )  # fmt: skip
     started_us = ex.now_us()
     error: BaseException | None = None
+    value: Any = None
     running: asyncio.Future[Any] | None = None
     try:
         running = _start(ex, call, trouble.function_for(call, move.approach), attempt)

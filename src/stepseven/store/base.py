@@ -44,6 +44,10 @@ class Store(Protocol):
         """Run *unit* on a consistent snapshot."""
         ...
 
+    def read_now(self, unit: Callable[[Tx], T]) -> T:
+        """The same as ``read``, blocking."""
+        ...
+
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
         """The same as ``write``, blocking, from any thread."""
         ...

@@ -1,0 +1,10 @@
+"""``python -m stepseven``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from stepseven.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

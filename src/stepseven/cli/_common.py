@@ -1,0 +1,225 @@
+"""What every command shares: exit codes, the store it works on, and how output reaches a terminal, a pipe or a program.
+
+Output: what was asked for goes to stdout, progress and errors to stderr. With ``--json`` stdout holds exactly one JSON
+document; an error is ``{"error": "one sentence", "type": "ClassName"}`` there, and the same sentence is on stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from rich.console import Console
+
+from stepseven.errors import StepsevenError, StoreUnavailable
+from stepseven.layer import Layer, hide_password
+from stepseven.runtime.edge import Edge
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_URL = "sqlite:///stepseven.db"
+
+
+class Exit(IntEnum):
+    """What a process says when it ends. ``WAITING`` and ``FAILED`` come from ``run``, ``resume`` and ``demo`` only."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    WAITING = 3
+    FAILED = 4
+    NO_STORE = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Refused(StepsevenError):
+    """The command cannot be done as asked; the message says what to do instead."""
+
+
+class Usage(StepsevenError):
+    """The command line itself is wrong."""
+
+
+class NoStore(StoreUnavailable):
+    """There is nothing at the store's place yet, and looking must not create it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "nothing is there")
+        self.args = (f"there is no store at {url}: run something first (`stepseven demo` shows how), or name another with --store",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the options that every command has were set to. ``told``: the store's URL as given, if it was."""
+
+    told: str | None = None
+    as_json: bool = False
+    debug: bool = False
+
+    @property
+    def url(self) -> str:
+        """The store in use: ``--store``, else STEPSEVEN_URL, else ``stepseven.db`` in this folder."""
+        return self.told or os.environ.get("STEPSEVEN_URL") or DEFAULT_URL
+
+    @property
+    def why(self) -> str:
+        """Where the URL comes from, and what it overrides."""
+        env = os.environ.get("STEPSEVEN_URL")
+        if self.told:
+            return f"--store; it overrides STEPSEVEN_URL ({hide_password(env)})" if env else "--store"
+        return "environment variable STEPSEVEN_URL" if env else "the default: neither --store nor STEPSEVEN_URL is set"
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file behind the URL; ``None`` when it is something else."""
+        scheme, _, rest = self.url.partition("://")
+        name = rest.removeprefix("/")
+        return Path(name) if scheme == "sqlite" and name not in ("", ":memory:") else None
+
+    @property
+    def also(self) -> str:
+        """What has to be added to a suggested command so that it finds the same store."""
+        return f" --store {self.told}" if self.told else ""
+
+    def layer(self, *, create: bool = False) -> Layer:
+        """Open the store. *create*: it may be new.
+
+        Raises:
+            StoreUnavailable, SchemaMismatch: it cannot be opened; ``NoStore`` if it does not exist and must.
+        """
+        if not create and self.path is not None and not self.path.exists():
+            raise NoStore(self.url)
+        return Layer(self.url)
+
+
+def now_us() -> int:
+    """The present, in microseconds since the epoch."""
+    return Edge().now_us()
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+def _console(*, stderr: bool) -> Console:
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def out() -> Console:
+    """stdout: text as it is, styles where there is a terminal that wants them (NO_COLOR is heard)."""
+    return _console(stderr=False)
+
+
+def err() -> Console:
+    """stderr, the same way."""
+    return _console(stderr=True)
+
+
+def clean(text: str) -> str:
+    """*text* without what could steer a terminal: stored text comes from models and strangers. Lines stay lines."""
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "\ufffd" for c in text)
+
+
+def width() -> int:
+    """Columns to lay text out in: the terminal's, between 40 and 100, and 80 where there is none."""
+    return max(40, min(100, out().width))
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout, for programs."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+_STORE = typer.Option("--store", metavar="URL", help="Where state is kept. Default: STEPSEVEN_URL, else sqlite:///stepseven.db.")
+_JSON = typer.Option("--json", help="Print one JSON document instead of text.")
+_DEBUG = typer.Option("--debug", help="Show the traceback of an error.")
+_SHARED: dict[str, Any] = {
+    "store": Annotated[str | None, _STORE],
+    "json_": Annotated[bool, _JSON],
+    "debug": Annotated[bool, _DEBUG],
+}
+_DEFAULTS: dict[str, Any] = {"store": None, "json_": False, "debug": False}
+
+
+def shared(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command, whose first parameter is the ``Setting``, the options that every command has.
+
+    They may stand before the command or after it. A coroutine function is run to its end.
+    """
+    hints = get_type_hints(fn, include_extras=True)
+    signature = inspect.signature(fn)
+    own = [p.replace(annotation=hints[p.name]) for p in list(signature.parameters.values())[1:]]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=hint)
+        for name, hint in _SHARED.items()
+    ]
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+
+    def command(ctx: typer.Context, **given: Any) -> Any:
+        before: Setting = ctx.find_root().obj or Setting()
+        setting = Setting(
+            told=given.pop("store") or before.told,
+            as_json=given.pop("json_") or before.as_json,
+            debug=given.pop("debug") or before.debug,
+        )
+        result = fn(setting, **given)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+    command.__name__ = fn.__name__
+    command.__doc__ = fn.__doc__
+    command.__signature__ = inspect.Signature([context, *own, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in [context, *own, *added]}
+    return command
+
+
+def inputs_of(pairs: list[str]) -> dict[str, str]:
+    """``k=v`` pairs as a dict, values as given; ``k=@FILE`` reads the file.
+
+    Raises:
+        Usage: a pair without ``=``, a name twice, or a file that cannot be read.
+    """
+    given: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise Usage(f"--input {pair!r} is not of the form NAME=VALUE: write --input quarter=Q3, or --input data=@file.json")
+        if name in given:
+            raise Usage(f"--input {name} is given twice: give each input once")
+        if text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise Usage(f"--input {name}: {text[1:]} cannot be read ({why}): name a readable file after the @") from error
+        given[name] = text
+    return given
+
+
+def json_or_text(text: str) -> Any:
+    """A value from the command line: JSON if it parses, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def login() -> str:
+    """Who sits here: USER, else the login name."""
+    import getpass
+
+    try:
+        return os.environ.get("USER") or getpass.getuser()
+    except (OSError, KeyError):  # a container without an account for this user id
+        return f"user {os.getuid()}"

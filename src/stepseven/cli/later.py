@@ -1,0 +1,49 @@
+"""The commands whose names are taken and whose work comes with a later release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from stepseven.cli._common import Refused
+
+COMMANDS = {
+    "init": "Set up a project.",
+    "plan": "What a resume would reuse, run and ask, with prices.",
+    "client": "What is known about a client.",
+    "board": "Clients × workflows at a glance.",
+    "review": "Failed and escalated runs of a period as a set.",
+    "rule": "Standing answers.",
+    "schedule": "Runs at set times.",
+    "worker": "A worker that takes any run.",
+    "serve": "HTTP API and web pages.",
+    "mcp": "An MCP server.",
+    "crashtest": "Kill a workflow at every write and compare.",
+    "prune": "Shrink finished runs.",
+    "token": "Tokens for the HTTP API.",
+}
+
+#: whatever is given to them is taken, so that the answer is "later" and not "no such option"
+ANYTHING: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+_INSTEAD = {
+    "plan": "`stepseven show RUN` tells what is done and what is open",
+    "worker": "`stepseven resume RUN` goes on with one run",
+    "review": "`stepseven runs --status failed` lists the failed runs",
+    "board": "`stepseven runs` lists what there is",
+    "client": "`stepseven runs --client CLIENT` lists a client's runs",
+    "serve": "`stepseven inbox` and `stepseven answer` do without it",
+}
+
+
+def command(name: str) -> Callable[[typer.Context], None]:
+    """The command *name*, as it is until then."""
+
+    def later(ctx: typer.Context) -> None:
+        del ctx
+        also = f"; until then {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise Refused(f"`stepseven {name}` comes with a later release of stepseven{also}")
+
+    return later
