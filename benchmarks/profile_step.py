@@ -1,8 +1,10 @@
-"""Where the time of a read step goes: ``python -m benchmarks.profile_step [N]`` (default 3,000 steps).
+"""Where the time of a step goes: ``python -m benchmarks.profile_step [read|write|run] [N]`` (default: 3,000 read steps).
+
+``write``: *N*/3 write steps. ``run``: *N*/10 runs of ten read steps, so that admission, take and end show.
 
 First the plain cost per step without the profiler, then cProfile's thirty functions with the most own time. cProfile makes
 small Python functions look two to three times as dear as they are, and C code and the disk as dear as they are: read the
-shares with that in mind, and compare the plain cost before and after a change.
+shares with that in mind, and compare the plain cost before and after a change. Other threads are not in it.
 """
 
 from __future__ import annotations
@@ -14,24 +16,35 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
-from benchmarks.samples import CLOCK, reads
+from benchmarks.samples import reads, writes
 from stepseven import Layer
 
 TOP = 30
+STEPS_OF_A_RUN = 10
 
 
-async def plain(layer: Layer, n: int) -> float:
-    """Seconds of *n* read steps in one run."""
-    CLOCK.laps.clear()
-    (await layer.run(reads(n=n), client="bench")).result()
-    return CLOCK.laps[-1] - CLOCK.laps[0]
+async def work(layer: Layer, what: str, n: int) -> None:
+    """*n* steps of the kind *what*."""
+    if what == "run":
+        for _ in range(n // STEPS_OF_A_RUN):
+            (await layer.run(reads(n=STEPS_OF_A_RUN), client="bench")).result()
+    else:
+        (await layer.run((reads if what == "read" else writes)(n=n), client="bench")).result()
 
 
-async def profiled(layer: Layer, n: int) -> cProfile.Profile:
+async def plain(layer: Layer, what: str, n: int) -> float:
+    """Seconds of *n* steps."""
+    began = perf_counter()
+    await work(layer, what, n)
+    return perf_counter() - began
+
+
+async def profiled(layer: Layer, what: str, n: int) -> cProfile.Profile:
     profile = cProfile.Profile()
     profile.enable()
-    (await layer.run(reads(n=n), client="bench")).result()
+    await work(layer, what, n)
     profile.disable()
     return profile
 
@@ -49,14 +62,19 @@ def table(profile: cProfile.Profile, n: int) -> str:
     return "\n".join(lines)
 
 
-async def main(n: int) -> None:
+async def main(what: str, n: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with Layer(f"sqlite:///{folder}/profile.db") as layer:
-            await plain(layer, 100)
-            times = [await plain(layer, n) for _ in range(5)]
-            print(f"without the profiler: {median(times) / n * 1e6:.1f} µs per read step (median of 5 runs of {n})")
-            print(table(await profiled(layer, n), n))
+            await plain(layer, what, 100)
+            times = [await plain(layer, what, n) for _ in range(5)]
+            per = "step of a 10-step run" if what == "run" else f"{what} step"
+            print(f"without the profiler: {median(times) / n * 1e6:.1f} µs per {per} (median of 5 times {n})")
+            print(table(await profiled(layer, what, n), n))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3000))
+    kind = sys.argv[1] if len(sys.argv) > 1 else "read"
+    if kind not in ("read", "write", "run"):
+        sys.exit(f"profile_step: read, write or run, not {kind!r}")
+    number = int(sys.argv[2]) if len(sys.argv) > 2 else 3000
+    asyncio.run(main(kind, number // 3 if kind == "write" else number))

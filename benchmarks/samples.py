@@ -1,23 +1,31 @@
-"""What every row executes: results of about 1 KB, trivial steps around them, and the workflows that call these."""
+"""What every row executes: typed results of about 1 KB, trivial steps around them, and the workflows that call these."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from stepseven import Run, step, workflow
+from stepseven import Limits, Run, step, workflow
 
 SIZE = 1024  # bytes of one result as JSON; 70 of them are names and small values
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,-"
-_POOL = "".join(random.Random(7).choices(_ALPHABET, k=400_000))
+_CHANCE = random.Random(7)  # the seed the peers had; by chance no 1 KB piece of this text looks like a credential
+_NOISE = "".join(_CHANCE.choice(_ALPHABET) for _ in range(400_000))
+_WORDS = re.findall(
+    r"\w+",
+    "the quarter closed with eleven open tickets three of which concern invoices that were sent twice and one customer who "
+    "asks for a later date because its own billing record is wrong since the move to another plan",
+)
+_PROSE = " ".join(random.Random(7).choices(_WORDS, k=60_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A typed result, the shape of a model's turn: different for each ``i``, hardly compressible."""
+    """A typed result, the shape of a model's turn."""
 
     i: int
     role: str
@@ -26,20 +34,27 @@ class Message:
     content: str
 
 
-def message(i: int, size: int = SIZE) -> Message:
+def _cut(pool: str, i: int, size: int) -> str:
     body = max(size - 70, 8)
-    at = (i * 7919) % (len(_POOL) - body)
-    return Message(i=i, role="assistant", tokens=123, ok=True, content=_POOL[at : at + body])
+    at = (i * 7919) % (len(pool) - body)
+    return pool[at : at + body]
 
 
-@step
-async def fetch(i: int) -> Message:
-    return message(i)
+def message(i: int, size: int = SIZE) -> Message:
+    """Different for each *i*, hardly compressible: the payload all peers were measured with. Hard on the look for
+    credentials, which has to look closer at every long word.
+    """
+    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_NOISE, i, size))
 
 
-@step(effect="write", key="i")
-async def post(i: int) -> Message:
-    return message(i)
+def prose(i: int, size: int = SIZE) -> Message:
+    """The same size in words, as a model writes them."""
+    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_PROSE, i, size))
+
+
+def as_dict(m: Message) -> dict[str, object]:
+    """What a floor hands to ``json.dumps``."""
+    return {"i": m.i, "role": m.role, "tokens": m.tokens, "ok": m.ok, "content": m.content}
 
 
 @dataclass(slots=True)
@@ -47,10 +62,27 @@ class Clock:
     """When things happened inside a workflow: written by the body, read by the row that started it."""
 
     laps: list[float] = field(default_factory=list)  #: seconds on the monotonic clock
+    bodies: list[float] = field(default_factory=list)  #: when the last timed step's body started and ended
+    together: asyncio.Barrier | None = None  #: runs that are to take their first step at the same time
     arrived: Callable[[int], None] | None = None  #: called inside ``visible`` with its ``i``
 
 
 CLOCK = Clock()
+
+
+@step
+async def fetch(i: int) -> Message:
+    return message(i)
+
+
+@step
+async def read_text(i: int) -> Message:
+    return prose(i)
+
+
+@step(effect="write", key="i")
+async def post(i: int) -> Message:
+    return message(i)
 
 
 @step
@@ -61,9 +93,23 @@ async def visible(i: int) -> Message:
     return message(i)
 
 
+@step
+async def timed_fetch(i: int) -> Message:
+    CLOCK.bodies = [perf_counter(), perf_counter()]
+    return message(i)
+
+
+@step(effect="write", key="i")
+async def timed_post(i: int) -> Message:
+    CLOCK.bodies = [perf_counter(), perf_counter()]
+    return message(i)
+
+
 @workflow
-async def reads(run: Run, n: int, laps: int = 1) -> int:
-    """*n* read steps one after another; a lap time before the first and after each *n*/*laps* of them."""
+async def reads(_run: Run, n: int, laps: int = 1) -> int:
+    """*n* read steps one after another; the time before the first and after each *n*/*laps* of them."""
+    if CLOCK.together is not None:
+        await CLOCK.together.wait()
     CLOCK.laps.append(perf_counter())
     for lap in range(laps):
         for i in range(n * lap // laps, n * (lap + 1) // laps):
@@ -73,7 +119,27 @@ async def reads(run: Run, n: int, laps: int = 1) -> int:
 
 
 @workflow
-async def writes(run: Run, n: int) -> int:
+async def reads_text(_run: Run, n: int) -> int:
+    CLOCK.laps.append(perf_counter())
+    for i in range(n):
+        await read_text(i)
+    CLOCK.laps.append(perf_counter())
+    return n
+
+
+@workflow(limits=Limits(steps=10_000_000, usd=1000.0, seconds=86_400))
+async def reads_limited(_run: Run, n: int) -> int:
+    CLOCK.laps.append(perf_counter())
+    for i in range(n):
+        await fetch(i)
+    CLOCK.laps.append(perf_counter())
+    return n
+
+
+@workflow
+async def writes(_run: Run, n: int) -> int:
+    if CLOCK.together is not None:
+        await CLOCK.together.wait()
     CLOCK.laps.append(perf_counter())
     for i in range(n):
         await post(i)
@@ -82,13 +148,21 @@ async def writes(run: Run, n: int) -> int:
 
 
 @workflow
-async def stoppable(run: Run, n: int) -> int:
-    """*n* read steps after which one more starts that reports; the process is killed or measured there."""
+async def stoppable(_run: Run, n: int) -> int:
+    """*n* read steps, then steps that report when they start: the process is killed, or measured, there."""
     for i in range(n):
         await fetch(i)
     for i in range(n, n + 5):
         await visible(i)
     return n
+
+
+@workflow
+async def reads_then_asks(run: Run, n: int) -> str:
+    """*n* read steps, then a person is asked: each resume replays them all."""
+    for i in range(n):
+        await fetch(i)
+    return str(await run.ask("Go on?", options=["yes", "no"]))
 
 
 @workflow
@@ -98,7 +172,23 @@ async def parked(run: Run, number: int) -> str:
 
 
 @workflow
-async def nothing(run: Run) -> int:
-    """The smallest run: what a run costs besides its steps."""
-    await asyncio.sleep(0)
-    return 0
+async def contended(_run: Run, seconds: float) -> dict[str, list[float]]:
+    """Reads and writes in turn for a while; returns how long the commits took, as seen from here.
+
+    A read's commit: from the end of its code to the return. A write's claim: from the call to the start of its code; its
+    receipt: from the end of its code to the return.
+    """
+    reads_s: list[float] = []
+    claims_s: list[float] = []
+    receipts_s: list[float] = []
+    end = perf_counter() + seconds
+    i = 0
+    while perf_counter() < end:
+        await timed_fetch(i)
+        reads_s.append(perf_counter() - CLOCK.bodies[1])
+        called = perf_counter()
+        await timed_post(i)
+        claims_s.append(CLOCK.bodies[0] - called)
+        receipts_s.append(perf_counter() - CLOCK.bodies[1])
+        i += 1
+    return {"read": reads_s, "claim": claims_s, "receipt": receipts_s}

@@ -37,6 +37,16 @@ from stepseven.workflow import workflow
 
 __version__ = "0.1.0"
 
+_LATER = {"Plan", "Review", "Board"}
+
+
+def __getattr__(name: str) -> object:
+    """Names of the contract that a later release brings say so, instead of a bare "cannot import"."""
+    if name in _LATER:
+        raise ImportError(f"stepseven.{name} comes with a later release of stepseven")
+    raise AttributeError(f"module 'stepseven' has no attribute {name!r}")
+
+
 __all__ = [
     "AlreadyAnswered", "AlreadyDone", "AskCancelled", "AskExpired", "Conflict", "Cost", "Failed", "Fatal", "Fixable",
     "InvalidAnswer", "KeyRequired", "Layer", "Limits", "NoRun", "NotRecordable", "NotYet", "Option", "Outcome", "Page",

@@ -235,6 +235,7 @@ class Layer:
             raise TypeError(f"inputs belong into the call: renewal({', '.join(inputs)}=…)")
         if not isinstance(call, WorkflowCall):
             raise TypeError(f"layer.run needs a workflow or a call of one, such as renewal(quarter='Q3'), not {call!r}")
+        _refuse_later(call.workflow)
         _checked_id(client, "client")
         run_id = _checked_id(run_id, "run_id") if run_id is not None else self._new_run_id(client)
         text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
@@ -451,6 +452,15 @@ class Layer:
     def _close(self) -> None:
         self.services.worker.stop()
         self.store.close()
+
+
+def _refuse_later(workflow: Workflow[Any, Any]) -> None:
+    """A workflow that counts on something not built yet is refused before it starts, not half-way."""
+    o = workflow.settings
+    told = {"client_record=": o.client_record, "watch=": o.watch, "requires=": o.requires}
+    for name, value in told.items():
+        if value:
+            raise NotYetBuilt(f"@workflow({name}) of {workflow.name!r}")
 
 
 def _artifact_folder(store: Store, told: str | os.PathLike[str] | None) -> Path | None:

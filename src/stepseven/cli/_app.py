@@ -10,22 +10,34 @@ from typing import Annotated, Any
 import typer
 
 from stepseven import __version__
-from stepseven.cli import demo, inbox, later, run, show, store
-from stepseven.cli._common import Exit, Setting, Usage, clean, err, print_json, shared
+from stepseven.cli import demo, inbox, later, run, show
+from stepseven.cli import store as store_commands
+from stepseven.cli._common import (
+    DebugOption,
+    Exit,
+    JsonOption,
+    Setting,
+    StoreOption,
+    Usage,
+    clean,
+    err,
+    print_json,
+    shared,
+)
 from stepseven.errors import SchemaMismatch, StepsevenError, StoreUnavailable, Superseded
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, which newer typers carry inside themselves
 
-_PANELS: tuple[tuple[str, tuple[tuple[str, Callable[..., Any]], ...]], ...] = (
-    ("Try it", (("demo", demo.demo),)),
-    (
-        "Run",
-        (("run", run.run), ("resume", run.resume), ("start", run.start), ("cancel", run.cancel), ("fork", run.fork)),
-    ),
-    ("Look", (("show", show.show), ("why", show.why), ("runs", show.runs), ("export", show.export))),
-    ("Decide", (("inbox", inbox.inbox), ("answer", inbox.answer))),
-    ("The store", (("doctor", store.doctor), ("migrate", store.migrate))),
-)
+
+def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
+    """The commands as ``--help`` groups them."""
+    return {
+        "Try it": {"demo": demo.demo},
+        "Run": {"run": run.run, "resume": run.resume, "start": run.start, "cancel": run.cancel, "fork": run.fork},
+        "Look": {"show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
+        "Decide": {"inbox": inbox.inbox, "answer": inbox.answer},
+        "The store": {"doctor": store_commands.doctor, "migrate": store_commands.migrate},
+    }
 
 
 def build() -> typer.Typer:
@@ -39,8 +51,8 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for panel, commands in _PANELS:
-        for name, fn in commands:
+    for panel, commands in _panels().items():
+        for name, fn in commands.items():
             app.command(name, rich_help_panel=panel)(shared(fn))
     for name, what in later.COMMANDS.items():
         app.command(name, rich_help_panel="Later", help=f"{what} Comes with a later release.", context_settings=later.ANYTHING)(
@@ -57,12 +69,12 @@ def _version(value: bool) -> None:
 
 def _root(
     ctx: typer.Context,
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Where state is kept. Default: STEPSEVEN_URL, else sqlite:///stepseven.db.")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """The recovery layer under AI agents: die at step seven, wake up at step seven, knowing what you knew.
 
@@ -113,7 +125,7 @@ def _sentence(error: BaseException) -> tuple[str, Exit]:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "Stopped. What is on record is kept.", Exit.INTERRUPTED
     if isinstance(error, Superseded):
-        return f"This execution was superseded ({error.why}): nothing is lost, `stepseven why {error.run_id}` tells.", Exit.REFUSED
+        return f"This execution was superseded ({error.why}); nothing is lost: `stepseven why {error.run_id}`.", Exit.REFUSED
     return f"stepseven broke off ({type(error).__name__}: {error}): the same command with --debug shows where.", Exit.REFUSED
 
 
@@ -129,4 +141,4 @@ def _whole(text: str) -> str:
     """A sentence begins with a capital, unless with a name, and ends with a full stop."""
     first = text.split(" ", 1)[0]
     head = text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
-    return head if head.endswith((".", "?", "!", "`")) else head + "."
+    return head if head.endswith((".", "?", "!", "`", "…")) else head + "."

@@ -10,12 +10,14 @@ import asyncio
 import inspect
 import json
 import os
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -23,8 +25,6 @@ from rich.console import Console
 from stepseven.errors import StepsevenError, StoreUnavailable
 from stepseven.layer import Layer, hide_password
 from stepseven.runtime.edge import Edge
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL = "sqlite:///stepseven.db"
 
@@ -55,7 +55,8 @@ class NoStore(StoreUnavailable):
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "nothing is there")
-        self.args = (f"there is no store at {url}: run something first (`stepseven demo` shows how), or name another with --store",)
+        sentence = f"there is no store at {url}: run something first (`stepseven demo` shows how), or name another with --store"
+        self.args = (sentence,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,9 @@ class Setting:
         return Path(name) if scheme == "sqlite" and name not in ("", ":memory:") else None
 
     @property
-    def also(self) -> str:
+    def also(self) -> tuple[str, ...]:
         """What has to be added to a suggested command so that it finds the same store."""
-        return f" --store {self.told}" if self.told else ""
+        return ("--store", self.told) if self.told else ()
 
     def layer(self, *, create: bool = False) -> Layer:
         """Open the store. *create*: it may be new.
@@ -110,18 +111,23 @@ def now_us() -> int:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def _console(*, stderr: bool) -> Console:
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+class _Pipe(Console):
+    """A console that leaves it to the program what a reader who hung up means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def out() -> Console:
-    """stdout: text as it is, styles where there is a terminal that wants them (NO_COLOR is heard)."""
-    return _console(stderr=False)
+    """stdout: text as it is, lines as they come, styles where there is a terminal that wants them (NO_COLOR is heard)."""
+    return _Pipe(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def err() -> Console:
-    """stderr, the same way."""
-    return _console(stderr=True)
+    """stderr: wrapped in a terminal; elsewhere a sentence is a line, for whoever searches a log."""
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def clean(text: str) -> str:
@@ -134,6 +140,24 @@ def width() -> int:
     return max(40, min(100, out().width))
 
 
+def wrapped(text: str, first: str = "", rest: str | None = None) -> str:
+    """Cleaned *text* in lines of the page's width, the first indented by *first*, the others by *rest* (default: as wide)."""
+    indent = " " * len(first) if rest is None else rest
+    return textwrap.fill(
+        clean(text), width(), initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def row(label: str, text: str, columns: int = 10) -> str:
+    """A named fact, its text hanging beside the name."""
+    return wrapped(text, f"  {label:<{columns}} ")
+
+
+def command(*parts: str) -> str:
+    """A command line that can be pasted into a shell: ``stepseven`` and *parts*, quoted where they must be."""
+    return " ".join(["stepseven", *(shlex.quote(clean(part)) for part in parts)])
+
+
 def print_json(document: object) -> None:
     """One JSON document on stdout, for programs."""
     sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
@@ -141,14 +165,11 @@ def print_json(document: object) -> None:
 
 # -- commands ---------------------------------------------------------------------------------------------------------
 
-_STORE = typer.Option("--store", metavar="URL", help="Where state is kept. Default: STEPSEVEN_URL, else sqlite:///stepseven.db.")
-_JSON = typer.Option("--json", help="Print one JSON document instead of text.")
-_DEBUG = typer.Option("--debug", help="Show the traceback of an error.")
-_SHARED: dict[str, Any] = {
-    "store": Annotated[str | None, _STORE],
-    "json_": Annotated[bool, _JSON],
-    "debug": Annotated[bool, _DEBUG],
-}
+_STORE_HELP = "Where state is kept. Default: STEPSEVEN_URL, else sqlite:///stepseven.db."
+StoreOption = Annotated[str | None, typer.Option("--store", metavar="URL", help=_STORE_HELP)]
+JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document instead of text.")]
+DebugOption = Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")]
+_SHARED: dict[str, Any] = {"store": StoreOption, "json_": JsonOption, "debug": DebugOption}
 _DEFAULTS: dict[str, Any] = {"store": None, "json_": False, "debug": False}
 
 

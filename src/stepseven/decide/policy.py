@@ -5,7 +5,7 @@ Pure: the same rows give the same move, so a crash between any two of them chang
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus
@@ -113,12 +113,6 @@ class Give:
 Move = Try | Ask | Wait | Obey | Give
 
 
-@dataclass(slots=True)
-class _Count:
-    failed: list[Past] = field(default_factory=list)
-    deferred: list[Past] = field(default_factory=list)
-
-
 def backoff_us(attempt: int, *, base_us: int, cap_us: int, chance: float) -> int:
     """Delay before the next attempt: exponential, with full jitter.
 
@@ -147,6 +141,25 @@ def failed_tries(past: tuple[Past, ...]) -> list[Past]:
     return [p for p in past if p.outcome in (AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN)]
 
 
+def believed(
+    past: tuple[Past, ...], *, since_us: int, started_us: int, now_us: int, retry_after_us: int | None
+) -> bool:
+    """Whether one more "not now" is a deferral; if not, it counts as a failure.
+
+    Args:
+        past: the earlier tries of this call.
+        since_us: when a person last decided about it; what was deferred before does not count any more.
+        started_us: when the try began that was put off just now.
+        now_us: when it ended.
+        retry_after_us: how long the other side asked to wait, in microseconds; ``None`` = it did not say.
+    """
+    before = [p for p in past if p.outcome is AttemptOutcome.DEFERRED and p.started_us >= since_us]
+    if len(before) >= MAX_DEFERRALS:
+        return False
+    first_us = before[0].started_us if before else started_us
+    return now_us + (retry_after_us or 0) - first_us <= MAX_DEFERRED_US
+
+
 def next_move(t: Trouble, *, chance: float) -> Move:
     """The one thing to do next.
 
@@ -159,71 +172,62 @@ def next_move(t: Trouble, *, chance: float) -> Move:
         yet; ``Ask`` when nothing else is left; ``Give`` when the last failure was fatal.
     """
     failed = failed_tries(t.past)
-    last_question = t.asked[-1] if t.asked else None
-    if last_question is not None and last_question.status is QuestionStatus.OPEN:
-        if t.resumed and _mended(t, failed):
-            return Try(number=len(failed) + 1, narrow=_narrow(failed), withdraw=(last_question.id,))
-        return Wait(question_id=last_question.id)
-    if last_question is not None and last_question.status is QuestionStatus.ANSWERED and last_question.attempts == len(failed):
-        return _obey(t, last_question, failed)
-    return _by_itself(t, failed, last_question, chance)
+    last = t.asked[-1] if t.asked else None
+    if last is not None and last.status is QuestionStatus.OPEN:
+        if t.resumed and _mended(t):
+            return Try(number=len(failed) + 1, narrow=_narrow(failed), withdraw=(last.id,))
+        return Wait(question_id=last.id)
+    if last is not None and last.status is QuestionStatus.ANSWERED and last.attempts == len(failed):
+        return _obey(t, last, failed, chance)
+    return _by_itself(t, failed, last, chance)
 
 
-def _mended(t: Trouble, failed: list[Past]) -> bool:
-    """Whether the source changed since the last failure. Only then does a resume try again by itself."""
-    return bool(failed and t.source_digest and failed[-1].source_digest and failed[-1].source_digest != t.source_digest)
+def _mended(t: Trouble) -> bool:
+    """Whether the source changed since the last try. Only then does a resume try again by itself."""
+    tried = [p.source_digest for p in t.past if p.outcome is not AttemptOutcome.INTERRUPTED]
+    return bool(tried and t.source_digest and tried[-1] and tried[-1] != t.source_digest)
 
 
 def _narrow(failed: list[Past]) -> bool:
     return bool(failed) and failed[-1].narrow
 
 
-def _obey(t: Trouble, q: Asked, failed: list[Past]) -> Move:
+def _obey(t: Trouble, q: Asked, failed: list[Past], chance: float) -> Move:
     choice = q.choice or ""
-    deferred = [p for p in t.past if p.outcome is AttemptOutcome.DEFERRED and p.started_us > (q.answered_us or 0)]
-    number = len(failed) + 1
-    if choice == "again" or choice.startswith("approach:") or (choice == "" and q.answer is not None):
-        wait = _deferral_us(t, deferred)
-        if wait is None:
-            return Ask()
+    number, narrow = len(failed) + 1, _narrow(failed)
+    put_off_us = _put_off_us(t, chance)
+    if choice == "again" or choice.startswith("approach:"):
         label = choice.removeprefix("approach:") if choice.startswith("approach:") else None
-        return Try(number=number, approach=label, narrow=_narrow(failed), not_before_us=wait)
+        return Try(number=number, approach=label, narrow=narrow, not_before_us=put_off_us)
     if choice == "wait":
-        until = q.answer.get("until") if isinstance(q.answer, dict) else None
-        fact = q.answer.get("fact") if isinstance(q.answer, dict) else None
+        answer = q.answer if isinstance(q.answer, dict) else {}
+        until, fact = answer.get("until"), answer.get("fact")
+        not_before_us = max(put_off_us, until if isinstance(until, int) else 0)
         return Try(
-            number=number, narrow=_narrow(failed), not_before_us=int(until) if isinstance(until, int) else 0, wants_fact=fact
+            number=number, narrow=narrow, not_before_us=not_before_us, wants_fact=fact if isinstance(fact, str) else None
         )
     return Obey(choice=choice.split(":", 1)[0], answer=q.answer, by=q.by, detail=choice.partition(":")[2] or None)
 
 
 def _by_itself(t: Trouble, failed: list[Past], q: Asked | None, chance: float) -> Move:
-    since = q.attempts if q is not None else 0
-    fresh = failed[since:]
-    after_us = (q.answered_us or 0) if q is not None else 0
-    deferred = [p for p in t.past if p.outcome is AttemptOutcome.DEFERRED and p.started_us >= after_us]
-    if fresh:
-        deferred = [p for p in deferred if p.n > fresh[-1].n]
-    if t.resumed and _mended(t, failed):
-        return Try(number=len(failed) + 1, narrow=_narrow(failed))
+    fresh = failed[q.attempts if q is not None else 0 :]
+    number, narrow = len(failed) + 1, _narrow(failed)
+    if t.resumed and _mended(t):
+        return Try(number=number, narrow=narrow)
     if fresh and fresh[-1].kind is FailureKind.FATAL:
         return Give(reason=fresh[-1].reason)
+    put_off = _put_off(t)
+    if put_off is not None:  # "not now": the same approach, later
+        return Try(number=number, approach=put_off.approach, narrow=narrow, not_before_us=_put_off_us(t, chance))
     if not fresh:
-        wait = _deferral_us(t, deferred)
-        return Ask() if wait is None else Try(number=len(failed) + 1, narrow=_narrow(failed), not_before_us=wait)
+        return Try(number=number, narrow=narrow)
     if fresh[-1].kind is not FailureKind.RETRYABLE or len(fresh) >= t.attempts:
         return Ask()
-    wait = _deferral_us(t, deferred)
-    if wait is None:
-        return Ask()
-    pause = backoff_us(len(fresh) - 1, base_us=BACKOFF_BASE_US, cap_us=BACKOFF_CAP_US, chance=chance)
-    approach = _other_way(t, failed)
-    return Try(
-        number=len(failed) + 1,
-        approach=approach,
-        narrow=_narrow(failed),
-        not_before_us=max(wait, fresh[-1].ended_us + pause),
-    )
+    other = _other_way(t, failed)
+    if other is None and fresh[-1].retry_after_us is not None:
+        return Ask()  # it said for how long it cannot, and that is too long to wait for
+    pause_us = backoff_us(len(fresh) - 1, base_us=BACKOFF_BASE_US, cap_us=BACKOFF_CAP_US, chance=chance)
+    return Try(number=number, approach=other, narrow=narrow, not_before_us=fresh[-1].ended_us + pause_us)
 
 
 def _other_way(t: Trouble, failed: list[Past]) -> str | None:
@@ -232,15 +236,18 @@ def _other_way(t: Trouble, failed: list[Past]) -> str | None:
     return next((w.label for w in t.ways if not w.ask and w.label not in tried), None)
 
 
-def _deferral_us(t: Trouble, deferred: list[Past]) -> int | None:
-    """Until when to hold back; 0 = no deferral, ``None`` = deferred too often or for too long."""
-    if not deferred:
+def _put_off(t: Trouble) -> Past | None:
+    """The last try, if it was put off and not failed."""
+    ended = [p for p in t.past if p.outcome is not AttemptOutcome.INTERRUPTED]
+    return ended[-1] if ended and ended[-1].outcome is AttemptOutcome.DEFERRED else None
+
+
+def _put_off_us(t: Trouble, chance: float) -> int:
+    """Until when to hold back; 0 = nothing was put off."""
+    last = _put_off(t)
+    if last is None:
         return 0
-    if len(deferred) > MAX_DEFERRALS or deferred[-1].ended_us - deferred[0].started_us > MAX_DEFERRED_US:
-        return None
-    pause = deferred[-1].retry_after_us
-    if pause is None:
-        pause = backoff_us(len(deferred) - 1, base_us=DEFERRAL_BASE_US, cap_us=BACKOFF_CAP_US, chance=0.999)
-    if pause > MAX_DEFERRED_US:
-        return None
-    return deferred[-1].ended_us + pause
+    if last.retry_after_us is not None:
+        return last.ended_us + last.retry_after_us
+    n = len([p for p in t.past if p.outcome is AttemptOutcome.DEFERRED])
+    return last.ended_us + backoff_us(n - 1, base_us=DEFERRAL_BASE_US, cap_us=BACKOFF_CAP_US, chance=chance)

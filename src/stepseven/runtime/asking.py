@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
 from stepseven.model import EffectKind, QuestionKind, WaitingFor
-from stepseven.runtime import outline
+from stepseven.runtime import choices, outline
 from stepseven.runtime.calls import Call
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
@@ -19,7 +20,7 @@ from stepseven.transitions.questions import Asking
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Row
+    from stepseven.store.base import Row, Tx
 
 BODY = "run.body"
 FACT_LOOK_US = 60_000_000
@@ -68,7 +69,7 @@ def subject_of(call: Call) -> str | None:
     return texts[0].rsplit("/", 1)[-1] if texts else None
 
 
-def _tried(rows: list[Row]) -> tuple[Tried, ...]:
+def _tried(rows: Sequence[Row]) -> tuple[Tried, ...]:
     return tuple(
         Tried(
             approach=r["approach"] or policy.AS_WRITTEN, reason=r["reason"] or "", outcome=r["outcome"],
@@ -83,36 +84,71 @@ def _tried(rows: list[Row]) -> tuple[Tried, ...]:
 
 
 async def store(
-    ex: Execution, kind: QuestionKind, key: str, draft: Draft, *, branch: str = "", asked_of: str | None = None, **more: Any
+    ex: Execution,
+    kind: QuestionKind,
+    key: str,
+    draft: Draft,
+    *,
+    branch: str = "",
+    asked_of: str | None = None,
+    folds: Sequence[str] = (),
+    **more: Any,
 ) -> Row:
-    """Store a question of this run and remember it."""
+    """Store a question of this run and remember it. *folds*: the questions it stands for from now on."""
     rows = ex.questions.get((branch, kind.value, key), [])
     a = Asking(
         id=ex.edge.new_id("q"), branch=branch, key=key, n=len(rows) + 1, kind=kind, draft=draft, asked_seq=ex.seq,
         asked_of=asked_of or ex.workflow.settings.to, **more,
     )  # fmt: skip
     now = ex.now_us()
-    row: Row = await ex.write(lambda tx: questions.ask(tx, ex.hold, a, now), durable=True)
-    ex.remember_question(row)
-    ex.services.tell(ex.hold.run_id, "asked", id=a.id, text=free_text(draft.text.split("\n", 1)[0], 200), kind=kind.value)
-    return row
+
+    def unit(tx: Tx) -> tuple[Row, list[Row]]:
+        row = questions.ask(tx, ex.hold, a, now)
+        return row, questions.fold(tx, ex.hold, folds, a.id, now) if folds else []
+
+    row, folded = await ex.write(unit, durable=True)
+    for each in folded:
+        ex.remember_question(each)
+    return asked(ex, row)
+
+
+def asked(ex: Execution, row: Row) -> Row:
+    """A question was stored: remember it, tell whoever watches."""
+    text = free_text(row["text"].split("\n", 1)[0], 200)
+    ex.services.tell(ex.hold.run_id, "asked", id=row["id"], text=text, kind=row["kind"])
+    return ex.remember_question(row)
 
 
 def about_failure(ex: Execution, call: Call) -> list[Row]:
-    """The questions about this call's failures, oldest first, whatever their kind."""
+    """The questions about this call's failures, oldest first, whatever their kind. Of a read: those about these inputs."""
+    if not ex.questions:
+        return []
     key = f"{call.step.name}/{call.key[2]}"
     found: list[Row] = []
     for kind in (QuestionKind.FAILURE, QuestionKind.REQUIRED):
         found += ex.questions.get((call.branch, kind.value, key), [])
+    if not call.step.settings.writes:
+        return sorted((r for r in found if r["about"] in (None, call.digest)), key=_in_order)
     for (branch, kind_value, other), rows in ex.questions.items():
         if kind_value == QuestionKind.UNKNOWN_OUTCOME.value and branch == call.branch and other.startswith(f"{key}#"):
             found += [r for r in rows if r["status"] == "answered"]
-    return sorted(found, key=lambda r: (r["created_us"], r["n"]))
+    return sorted(found, key=_in_order)
+
+
+def _in_order(row: Row) -> tuple[int, int, int]:
+    return row["attempts"], row["created_us"], row["n"]
 
 
 def given(ex: Execution, call: Call) -> dict[str, Any]:
-    """What people supplied for this call, by the name it was needed under."""
-    supplied = {}
+    """What people supplied for this call, by the name it was needed under: asked for here, or known of the client already."""
+    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+
+    supplied: dict[str, Any] = {}
+    for row in trouble.tries(ex, call):
+        needs = str(trouble.details_of(row).get("needs") or "")
+        fact = known(ex, needs) if needs else None
+        if fact is not None:
+            supplied[needs] = json.loads(fact["value"])
     for row in about_failure(ex, call):
         needs = json.loads(row["context"]).get("needs")
         if row["kind"] == QuestionKind.REQUIRED.value and row["status"] == "answered" and needs:
@@ -120,19 +156,54 @@ def given(ex: Execution, call: Call) -> dict[str, Any]:
     return supplied
 
 
+def known(ex: Execution, fact: str) -> Row | None:
+    """The client's fact, if it is known and still holds."""
+    row = ex.store.read_now(lambda tx: tx.one(tx.sql.fact, {"client_id": ex.hold.client_id, "key": fact}))
+    stale = row is not None and row["valid_until_us"] is not None and row["valid_until_us"] <= ex.now_us()
+    return None if stale else row
+
+
+def known_already(ex: Execution, call: Call) -> str | None:
+    """The fact the last try needed, if it is known and was not tried yet: then nobody has to be asked."""
+    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+
+    needed = [trouble.details_of(r).get("needs") for r in trouble.tries(ex, call) if r["outcome"] == "failed"]
+    name = needed[-1] if needed else None
+    if name is None or needed.count(name) > 1 or any(r["kind"] == "required" for r in about_failure(ex, call)):
+        return None
+    return name if known(ex, name) is not None else None
+
+
 async def failure(ex: Execution, call: Call) -> None:
     """Nothing is left to try: ask, and wait for the answer."""
     from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
 
-    rows = list(ex.attempts.get(call.key, ()))
+    rows = trouble.tries(ex, call)
     last = trouble.details_of(rows[-1]) if rows else {}
+    needs = last.get("needs")
+    kind = QuestionKind.REQUIRED if needs else QuestionKind.FAILURE
+    schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
+    key = f"{call.step.name}/{call.key[2]}"
+    details: dict[str, Any] = {
+        "branch": call.branch, "step": call.step.name, "schema": json.dumps(schema) if schema else None,
+        "attempts": len([r for r in rows if r["outcome"] in ("failed", "unknown")]), "about": call.digest,
+        "remember": json.dumps({"key": needs}) if needs else None, "signature": rows[-1]["signature"] if rows else None,
+    }  # fmt: skip
+    earlier = ex.questions.get((call.branch, kind.value, key), [])
+    await trouble.withdraw(ex, tuple(r["id"] for r in earlier if r["status"] == "open"))  # it was about other inputs
+    draft = _failure_draft(ex, call, rows, last)
+    if kind is QuestionKind.FAILURE:
+        await in_map(ex, call, lambda into: store(ex, kind, key, draft, folded_into=into, **details))
+    else:
+        await answered(ex, call, await store(ex, kind, key, draft, **details))
+
+
+def _failure_draft(ex: Execution, call: Call, rows: Sequence[Row], last: dict[str, Any]) -> Draft:
     o = call.step.settings
-    unchanged = None
-    if o.effect is EffectKind.READ:
-        unchanged = True
-    elif rows:
+    unchanged = True if o.effect is EffectKind.READ else None
+    if unchanged is None and rows:
         unchanged = all(r["outcome"] != "unknown" for r in rows) or None
-    draft = escalate.failure(
+    return escalate.failure(
         situation(ex, call.step.name), step=call.step.name, subject=subject_of(call),
         resource=o.resource or (rows[-1]["resource"] if rows else None), tried=_tried(rows),
         alternatives=tuple(
@@ -140,21 +211,16 @@ async def failure(ex: Execution, call: Call) -> None:
             for a in call.step.hooks.approaches
         ),
         effect=o.effect, nothing_changed=unchanged, needs=last.get("needs"), ask=last.get("ask"),
-        result_type=None, rerun=(), usd=o.cost.usd if o.cost else None, seconds=o.cost.seconds if o.cost else None,
+        result_type=type_name(call.step.typed.annotation), rerun=choices.rerunnable(ex, call, last),
+        usd=o.cost.usd if o.cost else None, seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
-    kind = QuestionKind.FAILURE if not last.get("needs") else QuestionKind.REQUIRED
-    remember = json.dumps({"key": last["needs"]}) if last.get("needs") else None
-    schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
-    failed = len([r for r in rows if r["outcome"] in ("failed", "unknown")])
-    details: dict[str, Any] = {
-        "branch": call.branch, "step": call.step.name, "attempts": failed, "remember": remember,
-        "schema": json.dumps(schema) if schema else None, "signature": rows[-1]["signature"] if rows else None,
-    }  # fmt: skip
-    key = f"{call.step.name}/{call.key[2]}"
-    if kind is QuestionKind.FAILURE:
-        await in_map(ex, call, lambda into: store(ex, kind, key, draft, folded_into=into, **details))
-    else:
-        await answered(ex, call, await store(ex, kind, key, draft, **details))
+
+
+def type_name(annotation: Any) -> str | None:
+    """A return annotation for people; ``None`` when it says nothing."""
+    if annotation in (None, Any, inspect.Parameter.empty):
+        return None
+    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
 
 
 @asynccontextmanager
@@ -193,10 +259,10 @@ async def in_map(ex: Execution, call: Call, make: Callable[[str | None], Awaitab
     return await answered(ex, call, row)
 
 
-async def wait_for_fact(ex: Execution, call: Call, name: str) -> None:
+async def wait_for_fact(ex: Execution, who: str, name: str) -> None:
     """The person said "wait" until a fact is known: it is looked for every minute while the run waits."""
-    while await ex.store.read(lambda tx: tx.one(tx.sql.fact, {"client_id": ex.hold.client_id, "key": name})) is None:
-        what = f"{call.step.name} waits until {name} is known"
+    while known(ex, name) is None:
+        what = f"{who} waits until {name} is known"
         await ex.wait(DurableWait(kind=WaitingFor.EVENT, what=what, until_us=ex.now_us() + FACT_LOOK_US))
 
 
@@ -210,18 +276,27 @@ async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
     key = ("", BODY, BODY)
     rows = ex.attempts.setdefault(key, [])
     now = ex.now_us()
+    signature = free_text(verdict.signature, 300)
     row = {
         "branch": "", "name": BODY, "key": BODY, "n": rows[-1]["n"] + 1 if rows else 1, "approach": None,
         "outcome": "failed", "kind": "fixable", "reason": free_text(verdict.reason, 1000),
-        "trace": json.dumps({"text": failure_text(error), "where": where}), "signature": free_text(verdict.signature, 300),
+        "trace": json.dumps({"text": failure_text(error), "where": where}), "signature": signature,
         "resource": verdict.resource, "inputs": None, "source_digest": ex.workflow.digest, "identical": 0, "usd": None,
         "tokens": None, "started_us": now,
     }  # fmt: skip
-    rows.append(await ex.write(lambda tx: steps.end_attempt(tx, ex.hold, row, now), durable=True))
     draft = escalate.body(situation(ex), reason=verdict.reason, where=where)
-    return await store(
-        ex, QuestionKind.FAILURE, BODY, draft, attempts=len(rows), signature=free_text(verdict.signature, 300)
-    )
+    earlier = ex.questions.get(("", QuestionKind.FAILURE.value, BODY), [])
+    a = Asking(
+        id=ex.edge.new_id("q"), branch="", key=BODY, n=len(earlier) + 1, kind=QuestionKind.FAILURE, draft=draft,
+        asked_seq=ex.seq, asked_of=ex.workflow.settings.to, attempts=len(rows) + 1, signature=signature,
+    )  # fmt: skip
+
+    def unit(tx: Tx) -> tuple[Row, Row]:
+        return steps.end_attempt(tx, ex.hold, row, now), questions.ask(tx, ex.hold, a, now)
+
+    stored, question = await ex.write(unit, durable=True)  # together: a crash in between would run the body again
+    rows.append(stored)
+    return asked(ex, question)
 
 
 async def poison(ex: Execution) -> Row:
@@ -229,5 +304,5 @@ async def poison(ex: Execution) -> Row:
     last = max(ex.records.values(), key=lambda r: r.id, default=None)
     begun = [key[1] for key, rows in ex.attempts.items() if rows[-1]["outcome"] == "interrupted"]
     name = begun[-1] if begun else (outline.ahead(ex)[0] if last is None else outline.ahead(ex)[0] or last.name)
-    draft = escalate.poison(situation(ex, name), executions=ex.run["barren"] + 1, last_step=name)
+    draft = escalate.poison(situation(ex, name), executions=ex.run["barren"], last_step=name)
     return await store(ex, QuestionKind.POISON, QuestionKind.POISON.value, draft)

@@ -3,29 +3,155 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Callable, Coroutine, Generator
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
-from stepseven.errors import KeyRequired
+from pydantic_core import from_json, to_json
+
+from stepseven.errors import KeyRequired, Superseded
+from stepseven.model import EffectKind
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place
 from stepseven.store.codec import canonical, digest, guard
+from stepseven.store.redact import MASK, find_secret
 from stepseven.transitions.state import Record, RecordKey
 
-ARG_DIGEST = 8  # characters: tells one argument from another within a step, no more
+if TYPE_CHECKING:
+    from stepseven.runtime.execution import Execution
+
+R = TypeVar("R")
+
+_INT64 = 1 << 63
+_READABLE = 30  # characters of a key that may stand in a branch's name as they are
 
 
-@dataclass(slots=True)
-class Call:
+class Deferred(Coroutine[Any, Any, R]):
+    """Something that was identified when it was called and starts when it is awaited (or made a task).
+
+    Not a coroutine of its own: one that is still waiting for its turn when the run is put away would be reported as
+    "never awaited" at every park. A forgotten ``await`` is still reported.
+    """
+
+    __slots__ = ("_coro", "execution", "what")
+
+    def __init__(self, execution: Execution, what: str) -> None:
+        self.execution = execution
+        self.what = what
+        self._coro: Coroutine[Any, Any, R] | None = None
+
+    def begin(self) -> Coroutine[Any, Any, R]:
+        """The coroutine that does it."""
+        raise NotImplementedError
+
+    def _started(self) -> Coroutine[Any, Any, R]:
+        if self._coro is None:
+            self._coro = self.begin()
+        return self._coro
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        if self._coro is not None:
+            raise RuntimeError(f"{self.what} was awaited already: call it again, or make one task of it")
+        return self._started().__await__()
+
+    def send(self, value: Any) -> Any:
+        """As of a coroutine: a task drives it by this."""
+        return self._started().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As of a coroutine: a task drives it by this."""
+        return self._started().throw(*error)
+
+    def close(self) -> None:
+        """As of a coroutine."""
+        if self._coro is not None:
+            self._coro.close()
+        self._coro = self._coro or _nothing()
+
+    @property
+    def cr_frame(self) -> Any:
+        """As of a coroutine: where it is suspended."""
+        return getattr(self._coro, "cr_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        """As of a coroutine: what it waits for."""
+        return getattr(self._coro, "cr_await", None)
+
+    @property
+    def __name__(self) -> str:
+        return self.what
+
+    def __del__(self) -> None:
+        if self._coro is None and self.execution.unloading is None:
+            warnings.warn(f"{self.what} was called and never awaited: it did not run", RuntimeWarning, stacklevel=2)
+
+
+def _nothing() -> Any:
+    """Stands for what was closed before it started."""
+    return iter(())
+
+
+class Later(Deferred[R]):
+    """A call of the run's handle: identified, and started by *make* when it is awaited."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, execution: Execution, what: str, make: Callable[[], Coroutine[Any, Any, R]]) -> None:
+        super().__init__(execution, what)
+        self._make = make
+
+    def begin(self) -> Coroutine[Any, Any, R]:
+        """The coroutine that does it."""
+        return self._make()
+
+
+class Refusal(Deferred[Any]):
+    """A durable call made after unloading began: nothing is written, whatever the code swallows."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, here: Place, what: str) -> None:
+        super().__init__(here.execution, what)
+        self.place = here
+
+    async def begin(self) -> Any:
+        """Raise; code that swallowed that before waits for ever, so that a loop around the call cannot spin."""
+        ex = self.execution
+        if self.place.refused:
+            await ex.forever()
+        self.place.refused = True
+        raise Superseded(ex.hold.run_id, ex.unloading or "it is put away")
+
+
+class Call(Deferred[Any]):
     """A call of a step in a run."""
 
-    step: Step[Any, Any]
-    place: Place
-    key: RecordKey
-    digest: str  # of its inputs
-    bound: dict[str, Any]
-    texts: dict[str, str]  # argument -> canonical JSON
-    lane: tuple[str, ...] | None = None  # of a write: what no two calls of this run do at the same time
+    __slots__ = ("bound", "digest", "key", "lane", "place", "run", "step", "texts")
+
+    def __init__(
+        self,
+        step: Step[Any, Any],
+        here: Place,
+        key: RecordKey,
+        inputs: str,
+        bound: dict[str, Any],
+        texts: dict[str, str],
+        run: Callable[..., Any],
+    ) -> None:
+        self.execution = here.execution
+        self.what = step.name
+        self._coro = None
+        self.step = step
+        self.place = here
+        self.key = key
+        self.digest = inputs  # of its inputs
+        self.bound = bound
+        self.texts = texts  # argument -> canonical JSON
+        self.run = run
+        self.lane: tuple[str, ...] | None = None  # of a write: what no two calls of this run do at the same time
 
     @property
     def branch(self) -> str:
@@ -33,8 +159,8 @@ class Call:
         return self.key[0]
 
     def args(self) -> str:
-        """A short digest per argument, as JSON: tells later which one changed."""
-        return json.dumps({name: digest(text)[:ARG_DIGEST] for name, text in self.texts.items()}, separators=(",", ":"))
+        """A checksum per argument, as JSON: tells later which one changed, within one step and no more."""
+        return "{" + ",".join([f'"{name}":"{crc32(text.encode()):08x}"' for name, text in self.texts.items()]) + "}"
 
     def arguments(self) -> str:
         """The arguments as JSON, for the person who has to decide."""
@@ -42,8 +168,13 @@ class Call:
 
     def inner_branch(self) -> str:
         """Where the calls go that the step's own code makes."""
-        own = self.key[2] if len(self.key[2]) <= 30 and "/" not in self.key[2] else digest(self.key[2])  # noqa: PLR2004
-        return join(self.branch, f"{self.step.name}[{own}]")
+        key = self.key[2]
+        return join(self.key[0], f"{self.step.name}[{key if len(key) <= _READABLE and '/' not in key else digest(key)}]")
+
+    def begin(self) -> Coroutine[Any, Any, Any]:
+        """The coroutine that answers it from its record, or runs it."""
+        coro: Coroutine[Any, Any, Any] = self.run(self.execution, self)
+        return coro
 
 
 def join(branch: str, name: str) -> str:
@@ -53,11 +184,31 @@ def join(branch: str, name: str) -> str:
 
 def whole(texts: dict[str, str]) -> str:
     """Arguments as one JSON object, names sorted."""
-    return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
+    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
 
 
-def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Bind, encode and number a call.
+def text_of(value: Any, name: str) -> str:
+    """An argument as canonical JSON; the commonest without the detour over a copy.
+
+    Raises:
+        NotRecordable: it has no such text; the path begins with *name*.
+    """
+    kind = type(value)
+    if kind is str:
+        if value.isascii():
+            return encode_basestring(value)
+    elif kind is int:
+        if -_INT64 < value < _INT64:
+            return repr(value)
+    elif value is None:
+        return "null"
+    return canonical(value, name)
+
+
+def identify(
+    step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
+) -> Call:
+    """Bind, encode and number a call; *run* will answer it.
 
     Raises:
         TypeError: the arguments do not fit the function.
@@ -68,18 +219,36 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     o = step.settings
     bound = step.parameters.bind(args, kwargs)
     recorded = step.parameters.recorded(bound)
-    texts = {name: guard(canonical(value, name), f"{step.name}: {name}", secrets=o.secrets) for name, value in recorded.items()}
-    inputs = digest(whole(texts))
-    branch = here.branch
-    if o.writes:
+    texts = {name: text_of(value, name) for name, value in recorded.items()}
+    inputs_text = whole(texts)
+    if find_secret(inputs_text) is not None:
+        texts = _guarded(step, texts)
+        inputs_text = whole(texts)
+    inputs = digest(inputs_text)
+    if o.effect is not EffectKind.READ:
         key = step.key_paths.text(bound) if step.key_paths is not None else _once(step, here, inputs)
     elif o.match == "order":
         key = f"#{here.number(step.name)}"
     else:
-        base = step.key_paths.text(bound) if step.key_paths is not None else inputs
-        n = here.number(f"{step.name}\0{base}")
-        key = base if n == 1 else f"{base}~{n}"
-    return Call(step, here, (branch, step.name, key), inputs, bound, texts)
+        key = step.key_paths.text(bound) if step.key_paths is not None else inputs
+        n = here.number(f"{step.name}\0{key}")
+        if n > 1:
+            key = f"{key}~{n}"
+    return Call(step, here, (here.branch, step.name, key), inputs, bound, texts, run)
+
+
+def _guarded(step: Step[Any, Any], texts: dict[str, str]) -> dict[str, str]:
+    """Refuse the credential, with the way to it, or mask it. Together with its parameter's name a text may be one, too."""
+    secrets = step.settings.secrets
+    kept = {name: guard(text, f"{step.name}: {name}", secrets=secrets) for name, text in texts.items()}
+    if guard(whole(kept), f"{step.name}: arguments", secrets=secrets) == whole(kept):
+        return kept
+    return {name: _masked(name, text) for name, text in kept.items()}
+
+
+def _masked(name: str, text: str) -> str:
+    found = from_json(guard(f'{{"{name}":{text}}}', name, secrets="mask"))
+    return to_json(found[name] if isinstance(found, dict) else MASK).decode()
 
 
 def _once(step: Step[Any, Any], here: Place, inputs: str) -> str:

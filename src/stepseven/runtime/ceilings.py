@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from stepseven.decide import escalate
-from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, to_micro
+from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
 from stepseven.runtime import asking
+from stepseven.runtime.waits import DurableWait
+from stepseven.transitions.questions import limit_unit
 from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
@@ -17,24 +20,56 @@ if TYPE_CHECKING:
     from stepseven.store.base import Row
 
 DAY_US = 86_400_000_000
+WHATS = tuple(f.name for f in fields(Limits))
+
+
+@dataclass(slots=True)
+class Reserved:
+    """What the tries that run now have reserved, and who waits for it to be given back."""
+
+    uusd: int = 0
+    steps: int = 0
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    today: tuple[int, int] | None = None  # day, and what this run had spent before it
 
 
 async def reserve(ex: Execution, call: Call) -> int:
-    """Make room for one try: returns what was reserved, in micro-USD. Waits for a person while a ceiling is in the way."""
+    """Make room for one try: returns what was reserved, in micro-USD. Waits while a ceiling is in the way.
+
+    Nothing is awaited between the last check and the reservation: tries that start together never overshoot.
+    """
     cost = call.step.settings.cost
     uusd = to_micro(cost.usd) if cost is not None else 0
-    seconds = cost.seconds if cost is not None else 0.0
-    if ex.limits is not None:
-        for field in fields(Limits):
-            if getattr(ex.limits, field.name) is not None:
-                await _within(ex, call, field.name, uusd / 1e6, seconds)
-    ex.reserved_uusd += uusd
+    needs = {
+        "usd": uusd / 1e6, "client_usd_per_day": uusd / 1e6, "steps": 1.0,
+        "seconds": cost.seconds if cost is not None else 0.0, "tokens": 0.0,
+    }  # fmt: skip
+    limited = [what for what in WHATS if ex.limits is not None and getattr(ex.limits, what) is not None]
+    while True:
+        others = await _others_today(ex) if "client_usd_per_day" in limited else 0
+        full = next((what for what in limited if not _room(ex, what, needs[what], others)), None)
+        if full is None:
+            break
+        await _wait(ex, call, full, needs[full], others)
+    ex.reserved.uusd += uusd
+    ex.reserved.steps += 1
+    for what in limited:
+        await _withdraw(ex, what)  # there is room: nobody has to decide any more
     return uusd
 
 
 def free(ex: Execution, uusd: int) -> None:
-    """The try ended: what it really cost is on record by now."""
-    ex.reserved_uusd -= uusd
+    """The try ended: what it really cost is on record by now. Who waits for room looks again."""
+    ex.reserved.uusd -= uusd
+    ex.reserved.steps -= 1
+    if ex.limits is None:
+        return
+    waiters, ex.reserved.waiters = ex.reserved.waiters, []
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    for row in filter(None, [_open(ex, what) for what in WHATS]):
+        ex.wake_question(row["id"])
 
 
 def ceiling(ex: Execution, what: str) -> float:
@@ -42,60 +77,126 @@ def ceiling(ex: Execution, what: str) -> float:
     assert ex.limits is not None  # noqa: S101 - asked only then
     value = float(getattr(ex.limits, what))
     for row in ex.questions.get(("", QuestionKind.LIMIT.value, what), []):
-        if row["status"] == "answered":
-            answer = json.loads(row["answer"])
-            if isinstance(answer, dict) and answer.get("choice") == "raise":
-                value = max(value, float(answer.get(what.removeprefix("client_").removesuffix("_per_day"), value)))
+        answer = json.loads(row["answer"]) if row["status"] == "answered" else None
+        if choice_of(answer) == "raise" and isinstance(answer, dict):
+            value = max(value, float(answer.get(limit_unit(what), value)))
     return value
 
 
-async def used(ex: Execution, what: str) -> float:
-    """What is used of a limit, in its unit; running tries with what they declared."""
+def used(ex: Execution, what: str, others_uusd: int, *, running: bool = True) -> float:
+    """What is used of a limit, in its unit; *running*: with what the tries that run now have declared."""
+    uusd, steps = (ex.reserved.uusd, ex.reserved.steps) if running else (0, 0)
     if what == "usd":
-        return (ex.uusd + ex.reserved_uusd) / 1e6
+        return (ex.uusd + uusd) / 1e6
     if what == "tokens":
         return float(ex.tokens)
     if what == "steps":
-        return float(ex.steps_done)
+        return float(ex.steps_done + steps)
     if what == "seconds":
-        return (ex.run["executing_us"] + ex.executing_us()) / 1e6
-    since = ex.now_us() // DAY_US * DAY_US
-    row = await ex.store.read(lambda tx: tx.one(tx.sql.client_spend, {"client_id": ex.hold.client_id, "since_us": since}))
-    spent = int(row["uusd"] or 0) if row is not None else 0
-    return (spent + ex.reserved_uusd) / 1e6
+        return float(ex.run["executing_us"] + ex.executing_us()) / 1e6
+    return (others_uusd + _mine_today(ex) + uusd) / 1e6
 
 
-async def _within(ex: Execution, call: Call, what: str, usd: float, seconds: float) -> None:
-    needs = {"usd": usd, "client_usd_per_day": usd, "steps": 1.0, "seconds": seconds, "tokens": 0.0}[what]
-    while True:
-        top, so_far = ceiling(ex, what), await used(ex, what)
-        full = so_far >= top if needs == 0 else so_far + needs > top + 1e-9
-        if not full:
+def plenty(ex: Execution) -> bool:
+    """Whether no ceiling is near, so that a step that declares no cost need not ask for room (it counts as running)."""
+    most = ex.limits
+    if most is None:
+        return True
+    return (
+        most.client_usd_per_day is None  # only the store knows
+        and (most.steps is None or ex.steps_done + ex.reserved.steps < most.steps)
+        and (most.usd is None or ex.uusd + ex.reserved.uusd < most.usd * 1e6)
+        and (most.tokens is None or ex.tokens < most.tokens)
+        and (most.seconds is None or ex.run["executing_us"] + ex.executing_us() < most.seconds * 1e6)
+        and not any(_open(ex, what) for what in WHATS)
+    )
+
+
+async def _others_today(ex: Execution) -> int:
+    """What the client's other runs have spent today (UTC), in micro-USD; tries under way with what they declared."""
+    params = {"client_id": ex.hold.client_id, "run_no": ex.hold.run_no, "since_us": ex.now_us() // DAY_US * DAY_US}
+    row = await ex.store.read(lambda tx: tx.one(tx.sql.client_spend, params))
+    return int(row["uusd"] or 0) if row is not None else 0
+
+
+def _mine_today(ex: Execution) -> int:
+    """What this run has spent today (UTC), in micro-USD."""
+    day = ex.now_us() // DAY_US
+    if ex.reserved.today is None or ex.reserved.today[0] != day:
+        since_us = day * DAY_US
+        mine = sum(r.usd or 0 for r in (*ex.records.values(), *ex.older) if (r.ended_us or 0) >= since_us)
+        mine += sum(r["usd"] or 0 for rows in ex.attempts.values() for r in rows if r["started_us"] >= since_us)
+        ex.reserved.today = (day, ex.uusd - mine)
+    return int(ex.uusd - ex.reserved.today[1])
+
+
+def _room(ex: Execution, what: str, needs: float, others_uusd: int, *, running: bool = True) -> bool:
+    """Whether a try fits; while a question is open, whether the one it was asked for fits: all wait for the same."""
+    row = _open(ex, what)
+    if row is not None:
+        needs = max(needs, json.loads(row["context"])["limit"]["next_cost"] or 0)
+    top, so_far = ceiling(ex, what), used(ex, what, others_uusd, running=running)
+    return so_far < top if needs == 0 else so_far + needs <= top + 1e-9
+
+
+def _open(ex: Execution, what: str) -> Row | None:
+    rows = ex.questions.get(("", QuestionKind.LIMIT.value, what))
+    return rows[-1] if rows and rows[-1]["status"] == "open" else None
+
+
+async def _withdraw(ex: Execution, what: str) -> None:
+    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+
+    row = _open(ex, what)
+    if row is not None:
+        await trouble.withdraw(ex, (row["id"],))
+        ex.wake_question(row["id"])
+
+
+async def _wait(ex: Execution, call: Call, what: str, needs: float, others_uusd: int) -> None:
+    """Wait for a person, or for room: then everything is looked at again."""
+    row = _open(ex, what)
+    if row is None:
+        flight = ex.flights.get(("limit", what))
+        if flight is not None:
+            await ex.shared(flight)
             return
-        rows = ex.questions.get(("", QuestionKind.LIMIT.value, what), [])
-        row = rows[-1] if rows and rows[-1]["status"] == "open" else None
-        if row is None:
-            flight = ex.flights.get(("limit", what))
-            if flight is not None:
-                await ex.shared(flight)
-                continue
-            row = await _ask(ex, call, what, top, so_far, needs)
-        row = await ex.answered(row)
-        if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
-            from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+        inside = call.place.attempt is not None  # the step around it holds a reservation: it would wait for itself
+        if not inside and ex.reserved.steps and _room(ex, what, needs, others_uusd, running=False):
+            await _given_back(ex)
+            return
+        row = await _ask(ex, call, what, needs, used(ex, what, others_uusd))
+    until_us = (ex.now_us() // DAY_US + 1) * DAY_US if what == "client_usd_per_day" else None
+    said = row["text"].split("\n", 1)[0]
+    await ex.wait(DurableWait(kind=WaitingFor.PERSON, what=said, until_us=until_us, question_id=row["id"]))
+    row = ex.remember_question(await ex.question(row["id"]))
+    if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
+        from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
 
-            ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']} at a limit", None, FailureKind.FIXABLE))
-            await ex.forever()
+        ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']} at a limit", None, FailureKind.FIXABLE))
+        await ex.forever()
 
 
-async def _ask(ex: Execution, call: Call, what: str, top: float, so_far: float, needs: float) -> Row:
+async def _given_back(ex: Execution) -> None:
+    """Wait until a try that runs now has ended: it may have cost less than it declared."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ex.reserved.waiters.append(waiter)
+    ex.inside.add(waiter)
+    ex.look()
+    try:
+        await waiter
+    finally:
+        ex.inside.discard(waiter)
+
+
+async def _ask(ex: Execution, call: Call, what: str, needs: float, so_far: float) -> Row:
     from stepseven.runtime.execution import Flight  # noqa: PLC0415 - it imports this module
 
     flight = ex.flights[("limit", what)] = Flight()  # one question per run and limit: all branches wait for it
     try:
         draft = escalate.limit(
-            asking.situation(ex, call.step.name), what=what, ceiling=top, used=so_far, next_step=call.step.name,
-            next_cost=needs or None,
+            asking.situation(ex, call.step.name), what=what, ceiling=ceiling(ex, what), used=so_far,
+            next_step=call.step.name, next_cost=needs or None,
         )  # fmt: skip
         return await asking.store(ex, QuestionKind.LIMIT, what, draft, step=call.step.name)
     finally:

@@ -9,19 +9,24 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints
+from itertools import zip_longest
+from types import CodeType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from stepseven.errors import NoRun
 from stepseven.keys import KeyPaths
-from stepseven.model import Cost, EffectKind
+from stepseven.model import Cost, EffectKind, Secret
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.place import place
+from stepseven.runtime.threads import run_in_thread
 from stepseven.store.codec import Typed
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
@@ -132,19 +137,32 @@ class Hooks:
     verify: Callable[..., Any] | None = None
 
 
+class Spread(dict[str, Any]):
+    """The arguments of a function with ``*args``, ``**kwargs`` or ``/``: by name as recorded, and as they are passed on."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, arguments: inspect.BoundArguments) -> None:
+        super().__init__(arguments.arguments)
+        self.args: tuple[Any, ...] = arguments.args
+        self.kwargs: dict[str, Any] = arguments.kwargs
+
+
 class Parameters:
     """A function's parameters, bound fast and with defaults filled in."""
 
-    __slots__ = ("_defaults", "_names", "_plain", "_signature", "hints", "ignore")
+    __slots__ = ("_defaults", "_known", "_names", "_positional", "_signature", "ignore", "plain")
 
     def __init__(self, fn: Callable[..., Any], ignore: Sequence[str]) -> None:
         self._signature = inspect.signature(fn)
         parameters = self._signature.parameters.values()
-        self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self.plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
         self._names = tuple(p.name for p in parameters)
+        self._known = frozenset(self._names)
+        self._positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self.ignore = frozenset(ignore)
-        unknown = self.ignore - set(self._names)
+        unknown = self.ignore - self._known
         if unknown:
             raise ValueError(f"ignore= names {', '.join(sorted(unknown))}, which is no parameter of {fn.__name__}()")
 
@@ -155,23 +173,35 @@ class Parameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call as name → value. A call that does not fit raises ``TypeError`` as Python would."""
-        if self._plain and len(args) <= len(self._names):
-            bound = dict(zip(self._names, args, strict=False))
+        if self.plain and len(args) <= len(self._positional):
+            bound = dict(zip(self._positional, args, strict=False))
             if not kwargs and len(bound) == len(self._names):
                 return bound
-            if not (kwargs.keys() & bound.keys()) and kwargs.keys() <= set(self._names):
+            if not (kwargs.keys() & bound.keys()) and kwargs.keys() <= self._known:
                 whole = {**self._defaults, **bound, **kwargs}
                 if len(whole) == len(self._names):
                     return whole
         arguments = self._signature.bind(*args, **kwargs)  # raises the right TypeError; handles *args and **kwargs
         arguments.apply_defaults()
-        return dict(arguments.arguments)
+        return Spread(arguments)
 
     def recorded(self, bound: dict[str, Any]) -> dict[str, Any]:
         """The arguments that identify the call."""
         if not self.ignore:
             return bound
         return {name: value for name, value in bound.items() if name not in self.ignore}
+
+    def check(self, fn: Callable[..., Any], what: str) -> None:
+        """Refuse another way, or a probe, that cannot be called like the step: better now than after a crash.
+
+        Raises:
+            TypeError: *fn* does not take the step's parameters.
+        """
+        if self.plain:
+            try:
+                inspect.signature(fn).bind(**dict.fromkeys(self._names))
+            except TypeError as misfit:
+                raise TypeError(f"{what} must take the step's parameters ({', '.join(self._names)}): {misfit}") from misfit
 
 
 def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -188,8 +218,14 @@ def source_digest(fn: Callable[..., Any]) -> str:
         source = textwrap.dedent(inspect.getsource(fn)).encode()
     except (OSError, TypeError):  # typed at a prompt, or built: the byte code has to do
         code = getattr(fn, "__code__", None)
-        source = code.co_code + repr(code.co_consts).encode() if code is not None else repr(fn).encode()
+        source = _code_bytes(code) if code is not None else repr(fn).encode()
     return hashlib.blake2b(source, digest_size=8).hexdigest()
+
+
+def _code_bytes(code: CodeType) -> bytes:
+    """What a function does, as bytes that are the same in every process: the repr of inner code holds an address."""
+    consts = [_code_bytes(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *consts])
 
 
 class Step(Generic[P, R]):
@@ -215,7 +251,7 @@ class Step(Generic[P, R]):
         """Digest of the source of the step and all its approaches."""
         return "".join(source_digest(fn) for fn in (self.fn, *(a.fn for a in self.hooks.approaches)))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         here = place.get()
         if here is None:
             return self._outside(args, kwargs)
@@ -228,7 +264,7 @@ class Step(Generic[P, R]):
         async def run() -> R:
             token = loose.set(Attempt())
             try:
-                return await call_plain(self.fn, args, kwargs)  # type: ignore[no-any-return]
+                return await call_bound(self.fn, self.parameters.bind(args, kwargs))  # type: ignore[no-any-return]
             finally:
                 loose.reset(token)
 
@@ -237,9 +273,13 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+    @overload
+    def __get__(self: Step[Concatenate[Any, Q], T], instance: object, owner: type | None = None) -> Step[Q, T]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """A step that is a method gets its instance as first argument."""
-        return self if instance is None else functools.partial(self, instance)  # type: ignore[arg-type]
+        return self if instance is None else BoundStep(self, instance)
 
     def options(self, **same: Any) -> Step[P, R]:
         """The same step with other settings; takes what ``step`` takes. Its records stay the same if its name does."""
@@ -249,6 +289,7 @@ class Step(Generic[P, R]):
         """Register another way to do this step, with the same parameters. ``ask=True``: only when a person chooses it."""
 
         def register(fn: C) -> C:
+            self.parameters.check(fn, f"approach {label!r} of step {self.name!r}")
             self.hooks.approaches[:] = [a for a in self.hooks.approaches if a.label != label]
             self.hooks.approaches.append(Approach(label, fn, ask, resource))
             self.__dict__.pop("digest", None)
@@ -258,6 +299,7 @@ class Step(Generic[P, R]):
 
     def probe(self, fn: C) -> C:
         """Register a read-only look whether the effect is there: same parameters; the result, ``None`` (or bool) if not."""
+        self.parameters.check(fn, f"the probe of step {self.name!r}")
         self.hooks.probe = fn
         return fn
 
@@ -272,13 +314,68 @@ class Step(Generic[P, R]):
         return fn
 
 
+class BoundStep(Step[P, R]):
+    """A step that is a method, taken from an instance."""
+
+    def __init__(self, step: Step[Any, R], instance: object) -> None:
+        self.__dict__.update(step.__dict__)
+        self.fn = functools.partial(step.fn, instance)
+        self._step = step
+        self._instance = instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return self._step(self._instance, *args, **kwargs)
+
+    def options(self, **same: Any) -> Step[P, R]:
+        """The same step with other settings."""
+        return BoundStep(self._step.options(**same), self._instance)
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling *fn* gives a coroutine."""
+    code = getattr(fn, "__code__", None)  # a shortcut: inspect takes five times as long
+    return (code is not None and bool(code.co_flags & inspect.CO_COROUTINE)) or inspect.iscoroutinefunction(fn)
+
+
+def passed(fn: Callable[..., Any], bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """A call's arguments as *fn* takes them, each ``Secret`` read from the environment, now that the step runs.
+
+    A parameter annotated as ``Secret`` gets it whole.
+
+    Raises:
+        MissingSecret: the environment variable is not set here.
+    """
+    args, kwargs = (bound.args, bound.kwargs) if type(bound) is Spread else ((), bound)
+    for value in bound.values():
+        if type(value) is Secret:
+            break
+    else:
+        return args, kwargs
+    whole = {name for name, hint in hints_of(fn).items() if hint is Secret}
+    names = list(bound)[: len(args)]
+    return (
+        tuple(_revealed(value, name in whole) for name, value in zip_longest(names, args)),
+        {name: _revealed(value, name in whole) for name, value in kwargs.items()},
+    )
+
+
+def _revealed(value: Any, whole: bool) -> Any:  # noqa: FBT001
+    return value.reveal() if type(value) is Secret and not whole else value
+
+
 async def call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call *fn*: a coroutine function here, any other in a thread with the same context."""
-    if inspect.iscoroutinefunction(fn):
+    if is_async(fn):
         return await fn(*args, **kwargs)
     context = contextvars.copy_context()
-    made = await asyncio.get_running_loop().run_in_executor(None, functools.partial(context.run, fn, *args, **kwargs))
+    made = await run_in_thread(functools.partial(context.run, fn, *args, **kwargs))
     return await made if inspect.isawaitable(made) else made
+
+
+async def call_bound(fn: Callable[..., Any], bound: Mapping[str, Any]) -> Any:
+    """Call *fn* with the arguments of a recorded call."""
+    args, kwargs = passed(fn, bound)
+    return await call_plain(fn, args, kwargs)
 
 
 def normal(options: dict[str, Any]) -> dict[str, Any]:
@@ -292,10 +389,10 @@ def normal(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def start_plain(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> asyncio.Future[Any]:
+def start_plain(fn: Callable[..., Any], bound: Mapping[str, Any]) -> asyncio.Future[Any]:
     """Start *fn*: a coroutine function as a task (it can be cancelled), any other in a thread (it cannot)."""
-    loop = asyncio.get_running_loop()
-    if inspect.iscoroutinefunction(fn):
-        return loop.create_task(fn(**kwargs))
+    args, kwargs = passed(fn, bound)
+    if is_async(fn):
+        return asyncio.get_running_loop().create_task(fn(*args, **kwargs))
     context = contextvars.copy_context()
-    return loop.run_in_executor(None, functools.partial(context.run, fn, **kwargs))
+    return run_in_thread(functools.partial(context.run, fn, *args, **kwargs))

@@ -15,7 +15,7 @@ from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking, reading, trouble, writing
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.calls import Call
-from stepseven.runtime.declared import call_plain, honoured_us
+from stepseven.runtime.declared import call_bound, honoured_us
 from stepseven.runtime.place import Place, place
 from stepseven.transitions import effects
 from stepseven.transitions.effects import Claim, Intent
@@ -119,7 +119,7 @@ async def _probe(ex: Execution, call: Call, intent: Intent, held: Claim) -> Any:
     inner = Place(ex, call.inner_branch() + "/probe", attempt=Attempt(key=key), item=call.place.item)
     token = place.set(inner)
     try:
-        found = await call_plain(probe, (), bound)
+        found = await call_bound(probe, bound)
     finally:
         place.reset(token)
     if call.step.typed.annotation in (None, type(None)):
@@ -159,8 +159,7 @@ async def _without_probe(ex: Execution, call: Call, held: Claim) -> Sent:
     young = window is None or (window > 0 and ex.now_us() - held.claimed_us < window)
     failed = len([r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")])
     if young and failed < o.attempts and held.inputs == call.digest:
-        await _not_done(ex, held)  # not proven, but a repeat under the same key cannot do it twice
-        return writing.Sent(done=False)
+        return writing.Sent(done=False, repeat=held)  # not proven undone, but under the same key it cannot happen twice
     return await _ask(ex, call, None, held, "there is no way to look")
 
 

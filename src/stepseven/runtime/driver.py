@@ -143,10 +143,8 @@ class Driver:
 
     def _take(self, tx: Tx, row: Row, workflow: Workflow[Any, Any]) -> Taken:
         worker = self.services.worker
-        dead = worker.dead_workers(tx) if row["owner"] is not None else frozenset()
-        return runs.take(
-            tx, row, worker.id, source_digest=workflow.digest, now_us=self.services.edge.now_us(), proven_dead=dead
-        )
+        now, dead = self.services.edge.now_us(), worker.dead_workers(tx)
+        return runs.take(tx, row, worker.id, source_digest=workflow.digest, now_us=now, proven_dead=dead)
 
     async def _take_now(self, run_id: str, workflow: Workflow[Any, Any]) -> tuple[Taken, Loaded | None]:
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
@@ -165,21 +163,20 @@ class Driver:
     async def _wait_more(self, row: Row, give_up: float | None) -> bool:
         """Wait for what moves the run, if that is to be waited for: ``True`` = look again."""
         edge = self.services.edge
-        status, waiting_for = row["status"], row["waiting_for"]
-        if status == "queued":
-            return True
-        left = None if give_up is None else give_up - edge.monotonic()
-        if status == "waiting" and waiting_for != WaitingFor.PERSON and row["wake_us"] is not None:
-            if row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
-                await edge.sleep_until(row["wake_us"])
+        status = row["status"]
+        while row["status"] == status != "queued":
+            left = None if give_up is None else give_up - edge.monotonic()
+            if status == "waiting" and row["waiting_for"] != WaitingFor.PERSON and row["wake_us"] is not None:
+                if row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
+                    await edge.sleep_until(row["wake_us"])
+                    return True
+            if left is None or left <= 0:
+                return False
+            await edge.sleep_until(edge.now_us() + round(min(POLL_S, left) * 1e6))
+            if row["wake_us"] is not None and row["wake_us"] <= edge.now_us():
                 return True
-        if left is None or left <= 0:
-            return False
-        await asyncio.sleep(min(POLL_S, left))
-        if row["wake_us"] is not None and row["wake_us"] <= edge.now_us():
-            return True
-        fresh = await self._row(row["id"])
-        return fresh["status"] != status or await self._wait_more(fresh, give_up)
+            row = await self._row(row["id"])
+        return True
 
     # -- told from outside ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import json
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,14 +18,17 @@ from functools import partial
 from typing import Any
 
 from stepseven.errors import Fatal, StepFailed, StepsevenError, Superseded
-from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
+from stepseven.model import EffectKind, FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import outline, reading, writing
-from stepseven.runtime.calls import Call, identify
+from stepseven.runtime.calls import Deferred, Refusal, identify
+from stepseven.runtime.ceilings import Reserved
+from stepseven.runtime.choices import set_aside
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place, install, place
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import SHORT_WAIT_US, Services
 from stepseven.runtime.waits import TICK_S, DurableWait, Standing, standing
+from stepseven.runtime.waits import Flight as Flight
 from stepseven.store.artifacts import IN_ROW, IN_TABLE, content_hash
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import fallback, free_text
@@ -45,21 +48,6 @@ class Over(StrEnum):
     AGAIN = "again"  # what it was about to wait for happened: load it again
     LOST = "lost"  # another worker has it
     RELEASED = "released"  # given back: any worker may go on
-
-
-class Flight:
-    """A call in flight, and who else wants its record."""
-
-    __slots__ = ("waiters",)
-
-    def __init__(self) -> None:
-        self.waiters: list[asyncio.Future[None]] = []
-
-    def wake(self) -> None:
-        """The call ended: the others look again."""
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +104,10 @@ class Execution:
         for rows in self.attempts.values():
             self.uusd += sum(row["usd"] or 0 for row in rows)
             self.tokens += sum(row["tokens"] or 0 for row in rows)
-        self.reserved_uusd = 0
-        self.steps_done = sum(1 for r in self.records.values() if not r.name.startswith(("run.", "client.")))
+        self.reserved = Reserved()
+        self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
         self.done_before = len(self.records)
+        set_aside(self)
         self._unused: dict[tuple[str, str], list[Record]] = {}
         for record in self.records.values():
             self._unused.setdefault((record.branch, record.name), []).append(record)
@@ -194,11 +183,11 @@ class Execution:
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
-    def call(self, step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def call(self, step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deferred[Any]:
         """A step was called: identify it now, run or replay it when awaited."""
-        self.check()
-        call = identify(step, here, args, kwargs)
-        return writing.write(self, call) if step.settings.writes else reading.read(self, call)
+        if self.unloading is not None:
+            return Refusal(here, step.name)
+        return identify(step, here, args, kwargs, reading.read if step.settings.effect is EffectKind.READ else writing.write)
 
     async def shared(self, flight: Flight) -> None:
         """Wait for a call in flight that will leave the record we want."""
@@ -258,8 +247,11 @@ class Execution:
             steps.append(tx, self.hold, record, now_us=now, artifact=artifact, begun=begun)
 
         if artifact is None and begun is None:
-            written = self.store.append_now({**record.params(), **self.hold.keys()}, durable=durable)
-            if written is None or not written:  # it has to queue, or we have to know why not
+            statement, values = record.insert(self.store.sql, self.hold.values())
+            written = self.store.append_now(statement, values, durable=durable)
+            if written is None:  # it has to queue
+                written = await self.store.append(statement, values, durable=durable)
+            if not written:  # we have to know why not
                 await self.write(unit, durable=durable)
         else:
             await self.write(unit, durable=durable)
@@ -465,6 +457,10 @@ class Execution:
 
     async def _may_begin(self) -> bool:
         """Whether the body is to run: not while its own failure waits for a person and nothing was mended."""
+        for row in self.questions.get(("", QuestionKind.POISON.value, QuestionKind.POISON.value), []):
+            if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
+                self.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
+                return False
         rows = self.questions.get(("", QuestionKind.FAILURE.value, "run.body"), [])
         if not rows:
             return True
@@ -472,7 +468,10 @@ class Execution:
         if row["status"] == "open":
             tried = self.attempts.get(("", "run.body", "run.body"), [])
             if self.resumed and tried and tried[-1]["source_digest"] != self.workflow.digest:
-                await self.write(lambda tx: questions.withdraw(tx, self.hold, row["id"], self.now_us()), durable=True)
+                now = self.now_us()
+                self.remember_question(
+                    await self.write(lambda tx: questions.withdraw(tx, self.hold, row["id"], now), durable=True)
+                )
                 return True
             self._idle(row)
             return False
@@ -489,8 +488,7 @@ class Execution:
         context = contextvars.copy_context()
         context.run(place.set, root)
         handle = Run(self, root)
-        inputs = outline.decode_inputs(self.workflow, self.run["inputs"])
-        coro: Coroutine[Any, Any, Any] = self.workflow.fn(handle, **inputs)
+        coro = outline.body(self.workflow, handle, self.run["inputs"])
         return asyncio.get_running_loop().create_task(coro, context=context)
 
     async def _first(self, body: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 import json
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from stepseven.store.base import Row, Tx
 from stepseven.transitions.runs import is_dead, known
 
 
-def why(tx: Tx, run_id: str, now_us: int, dead: frozenset[str], foreign: str | None) -> str:
+def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | None) -> str:
     """The sentence. *foreign*: file and line of an await stepseven does not know, in this process.
 
     Raises:

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
-from stepseven.decide._situation import context_of
-from stepseven.decide.escalate import Draft
-from stepseven.errors import AskCancelled, AskExpired, NoRun, NotRecordable
-from stepseven.model import Failure, FailureKind, Option, QuestionKind, Spend, WaitingFor
+from stepseven.errors import NoRun, NotRecordable
+from stepseven.model import Failure, FailureKind, Option, Spend, WaitingFor
 from stepseven.runtime import asking, mapping
+from stepseven.runtime.calls import Deferred, Later, Refusal
 from stepseven.runtime.declared import Step, honoured_us
+from stepseven.runtime.inquiry import UNSET, Inquiry, ask, moment, pin_text
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.waits import DurableWait
-from stepseven.store.codec import Typed, canonical, digest, free_text, guard
-from stepseven.transitions.state import Record, choice_of
+from stepseven.store.codec import canonical, digest, from_canonical, guard
+from stepseven.transitions import steps
+from stepseven.transitions.state import Record
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Row, Tx
+    from stepseven.store.base import Tx
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - an item
 
-_UNSET: Any = object()
 LATER = "comes with a later release of stepseven"
 
 
@@ -94,14 +94,25 @@ class Run:
         """A random UUID; the same after a resume."""
         return UUID(json.loads(self._pinned("run.uuid", key, lambda: json.dumps(self._ex.edge.new_uuid()))))
 
-    def _here(self) -> Place:
+    def _standing_place(self) -> Place:
         here = place.get()
         if here is None or here.execution is not self._ex:
             raise NoRun("this run's handle")
         if here.attempt is not None:
             raise NoRun("the run's handle inside a step's code (use it in the workflow, and pass values)")
+        return here
+
+    def _here(self) -> Place:
+        here = self._standing_place()
         self._ex.check()
         return here
+
+    def _awaited(self, what: str, make: Callable[[Place], Callable[[], Coroutine[Any, Any, T]]]) -> Deferred[T]:
+        """A call that waits: identified by *make* now, begun when it is awaited."""
+        here = self._standing_place()
+        if self._ex.unloading is not None:
+            return Refusal(here, what)
+        return Later(self._ex, what, make(here))
 
     def _key(self, here: Place, kind: str, key: str | None, base: str) -> str:
         text = key if key is not None else base
@@ -110,42 +121,53 @@ class Run:
 
     def _pinned(self, name: str, key: str | None, make: Callable[[], str]) -> str:
         """A value that is recorded the first time. Synchronous: these calls do not wait."""
-        here, ex = self._here(), self._ex
-        key = self._key(here, name, key, name.partition(".")[2])
-        record = ex.records.get((here.branch, name, key))
-        if record is not None:
-            ex.mark_used(record)
-            return record.result or "null"
-        record = Record(
-            id=ex.next_id(), branch=here.branch, name=name, key=key, generation=1, state="done", result=make(),
-            started_us=ex.now_us(), ended_us=ex.now_us(),
-        )  # fmt: skip
-        self._append_now(record)
+        here = self._here()
+        return self._pin(here.branch, name, self._key(here, name, key, name.partition(".")[2]), make)
+
+    def _pin(self, branch: str, name: str, key: str, make: Callable[[], str]) -> str:
+        ex = self._ex
+        record = ex.records.get((branch, name, key))
+        if record is None:
+            record = self._record(branch, name, key, make())
+            self._append_now(record)
+        ex.mark_used(record)
         return record.result or "null"
 
-    def _append_now(self, record: Record) -> None:
-        from stepseven.transitions import steps  # noqa: PLC0415 - only for pinned values
+    def _record(self, branch: str, name: str, key: str, result: str) -> Record:
+        ex = self._ex
+        return Record(
+            id=ex.next_id(), branch=branch, name=name, key=key, generation=1, state="done", result=result,
+            started_us=ex.now_us(), ended_us=ex.now_us(),
+        )  # fmt: skip
 
+    def _append_now(self, record: Record, unit: Callable[[Tx], Any] | None = None) -> None:
+        """Write a record at once, and *unit* in the same transaction."""
         ex, now = self._ex, self._ex.now_us()
-        ex.store.write_now(lambda tx: steps.append(tx, ex.hold, record, now_us=now), durable=ex.full)
+
+        def write(tx: Tx) -> None:
+            if unit is not None:
+                unit(tx)
+            steps.append(tx, ex.hold, record, now_us=now)
+
+        ex.store.write_now(write, durable=ex.full or unit is not None)
         ex.keep(record)
 
     # -- people -----------------------------------------------------------------------------------------------------------
 
-    async def ask(
+    def ask(
         self,
         text: str,
         *,
         options: Sequence[str | Option] | None = None,
         type: Any = str,  # noqa: A002 - the public word
         key: str | None = None,
-        about: Any = _UNSET,
+        about: Any = UNSET,
         to: str | None = None,
         deadline: float | datetime | None = None,
-        default: Any = _UNSET,
+        default: Any = UNSET,
         remember: str | None = None,
         valid: str | None = None,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Ask a person, and wait for the answer: minutes or weeks, over any number of processes.
 
         Args:
@@ -167,105 +189,16 @@ class Run:
             AskExpired: nobody answered before the deadline and there is no default. Not a "no".
             AskCancelled: the question was withdrawn.
         """
-        here, ex = self._here(), self._ex
-        key = self._key(here, "run.ask", key, digest(text))
-        if remember is not None:
-            known = await self._known(remember)
-            if known is not None:
-                return self._answer_value(json.loads(known["value"]), options, type)
-        choices = tuple(o if isinstance(o, Option) else Option(id=o, label=o) for o in options or ())
-        about_digest = None if about is _UNSET else digest(canonical(about, "about"))
-        row = self._standing(here.branch, key, about_digest)
-        if row is None:
-            row = await self._ask_new(
-                here, key, text, choices, about, about_digest, type=type, to=to, deadline=deadline, default=default,
-                remember=remember, valid=valid,
-            )  # fmt: skip
-        item = here.item
-        if item is None:
-            row = await ex.answered(row)
-        else:
-            async with item.aside():
-                row = await ex.answered(row)
-        if row["status"] == "answered":
-            return self._answer_value(json.loads(row["answer"]), options, type)
-        if row["status"] == "withdrawn":
-            raise AskCancelled(row["id"], row["text"])
-        if row["fallback"] is not None:
-            return self._answer_value(json.loads(row["fallback"]), options, type)
-        raise AskExpired(row["id"], row["text"])
-
-    def _answer_value(self, answer: Any, options: Sequence[str | Option] | None, type_: Any) -> Any:
-        if options:
-            return choice_of(answer) if isinstance(answer, dict) else answer
-        return Typed(type_, where="answer").validate_python(answer)
-
-    async def _known(self, fact: str) -> Row | None:
-        now = self._ex.now_us()
-        row: Row | None = await self._ex.store.read(
-            lambda tx: tx.one(tx.sql.fact, {"client_id": self.client_id, "key": fact})
-        )
-        if row is None or (row["valid_until_us"] is not None and row["valid_until_us"] <= now):
-            return None
-        return row
-
-    def _standing(self, branch: str, key: str, about: str | None) -> Row | None:
-        """The question that stands for this call: not when what it was asked on has changed."""
-        rows = self._ex.questions.get((branch, QuestionKind.ASK.value, key), [])
-        if not rows:
-            return None
-        row = rows[-1]
-        if row["about"] != about:
-            return None
-        if about is None and row["status"] == "answered" and self._rerun_since(row):
-            return None
-        return row
-
-    def _rerun_since(self, row: Row) -> bool:
-        """Whether a step that came before the question now has a newer generation with another result."""
-        ex = self._ex
-        for old in ex.older:
-            new = ex.records.get((old.branch, old.name, old.key))
-            if new is None or old.seq > row["asked_seq"] or new.seq <= row["asked_seq"]:
-                continue
-            if (new.result, new.artifact) != (old.result, old.artifact):
-                return True
-        return False
-
-    async def _ask_new(
-        self, here: Place, key: str, text: str, choices: tuple[Option, ...], about: Any, about_digest: str | None, **how: Any
-    ) -> Row:
-        ex = self._ex
-        earlier = ex.questions.get((here.branch, QuestionKind.ASK.value, key), [])
-        if earlier and earlier[-1]["status"] == "open":  # it was asked on something that changed: it no longer counts
-            from stepseven.runtime import trouble  # noqa: PLC0415 - only then
-
-            await trouble.withdraw(ex, (earlier[-1]["id"],))
-        context = context_of(
-            asking.situation(ex), facts={} if about is _UNSET else {"about": json.loads(canonical(about, "about"))}
-        )
-        shown = free_text(text)
-        context["headline"], context["more"] = shown.split("\n", 1)[0], ""
-        if earlier and earlier[-1]["status"] == "answered":
-            context["earlier_answer"] = {"answer": json.loads(earlier[-1]["answer"]), "by": earlier[-1]["answered_by"]}
-        typed = Typed(how["type"], where="answer")
-        schema = None if choices else typed.json_schema()
-        fallback_text = None if how["default"] is _UNSET else guard(canonical(how["default"], "default"), "default", secrets="refuse")
-        valid_us = honoured_us(how["valid"]) if how["valid"] else None
-        remember = None if how["remember"] is None else json.dumps({"key": how["remember"], "valid_us": valid_us})
-        draft = Draft(text=shown, options=choices, recommendation=None, context=context)
-        return await asking.store(
-            ex, QuestionKind.ASK, key, draft, branch=here.branch, about=about_digest, asked_of=how["to"],
-            deadline_us=self._moment(how["deadline"]), fallback=fallback_text, remember=remember,
-            schema=json.dumps(schema) if schema else None,
+        inquiry = Inquiry(
+            text=text, options=options, type=type, about=about, to=to, deadline=deadline, default=default, remember=remember,
+            valid=valid,
         )  # fmt: skip
 
-    def _moment(self, when: float | datetime | None) -> int | None:
-        if when is None:
-            return None
-        if isinstance(when, datetime):
-            return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1e6)
-        return self._ex.now_us() + round(when * 1e6)
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, Any]]:
+            named = self._key(here, "run.ask", key, digest(text))
+            return lambda: ask(self._ex, here, named, inquiry)
+
+        return self._awaited("run.ask()", make)
 
     async def approve(self, text: str, *, about: Any, key: str | None = None, to: str | None = None) -> Any:
         """Let a person approve *about* before it is used. Comes with a later release."""
@@ -273,33 +206,47 @@ class Run:
 
     # -- time and other runs ----------------------------------------------------------------------------------------------
 
-    async def sleep(self, duration: float | datetime, *, key: str | None = None) -> None:
+    def sleep(self, duration: float | datetime, *, key: str | None = None) -> Coroutine[Any, Any, None]:
         """Wait *duration* seconds, or until a moment: durable, so a resume waits for the rest only."""
-        here, ex = self._here(), self._ex
         shown = duration.isoformat() if isinstance(duration, datetime) else f"{duration:g}s"
-        key = self._key(here, "run.sleep", key, shown)
-        name = "run.sleep"
-        record = ex.records.get((here.branch, name, key))
+
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, None]]:
+            named = self._key(here, "run.sleep", key, shown)
+            return lambda: self._sleep(here, named, duration, shown)
+
+        return self._awaited("run.sleep()", make)
+
+    async def _sleep(self, here: Place, key: str, duration: float | datetime, shown: str) -> None:
+        ex = self._ex
+        record = ex.records.get((here.branch, "run.sleep", key))
         if record is None:
-            until = self._moment(duration)
-            record = Record(
-                id=ex.next_id(), branch=here.branch, name=name, key=key, generation=1, state="done", result=json.dumps(until),
-                started_us=ex.now_us(), ended_us=ex.now_us(),
-            )  # fmt: skip
+            record = self._record(here.branch, "run.sleep", key, json.dumps(moment(ex, duration)))
             await ex.append(record, durable=False)
         ex.mark_used(record)
         await ex.until(json.loads(record.result or "0"), f"the timer of {shown}")
 
-    async def wait_for(self, fact: str, *, key: str | None = None) -> Any:
-        """Wait until the client's *fact* is known; its value."""
-        here, ex = self._here(), self._ex
-        key = self._key(here, "run.wait_for", key, fact)
-        while (row := await self._known(fact)) is None:
-            wait = DurableWait(
-                kind=WaitingFor.EVENT, what=f"{fact} is not known yet", until_us=ex.now_us() + asking.FACT_LOOK_US
-            )
-            await ex.wait(wait)
-        return json.loads(row["value"])
+    def wait_for(self, fact: str, *, key: str | None = None) -> Coroutine[Any, Any, Any]:
+        """Wait until the client's *fact* is known; its value, the same after a resume."""
+
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, Any]]:
+            named = self._key(here, "run.wait_for", key, fact)
+            return lambda: self._wait_for(here, named, fact)
+
+        return self._awaited("run.wait_for()", make)
+
+    async def _wait_for(self, here: Place, key: str, fact: str) -> Any:
+        ex = self._ex
+        record = ex.records.get((here.branch, "run.wait_for", key))
+        if record is None:
+            while (row := asking.known(ex, fact)) is None:
+                wait = DurableWait(
+                    kind=WaitingFor.EVENT, what=f"{fact} is not known yet", until_us=ex.now_us() + asking.FACT_LOOK_US
+                )
+                await ex.wait(wait)
+            record = self._record(here.branch, "run.wait_for", key, row["value"])
+            await ex.append(record, durable=False)
+        ex.mark_used(record)
+        return from_canonical(record.result or "null")
 
     def start(self, child: Any, *, key: str | None = None) -> Any:
         """Start another workflow as a child of this run. Comes with a later release."""
@@ -308,14 +255,14 @@ class Run:
     # -- many items -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def map(
+    def map(
         self, step: Step[[I], T], items: Iterable[I], *, key: str | None = None, concurrency: int = 8
-    ) -> list[T | None]: ...
+    ) -> Coroutine[Any, Any, list[T | None]]: ...
     @overload
-    async def map(
+    def map(
         self, step: Callable[[I], Awaitable[T]], items: Iterable[I], *, key: str | None = None, concurrency: int = 8
-    ) -> list[T | None]: ...
-    async def map(self, step: Any, items: Iterable[Any], *, key: str | None = None, concurrency: int = 8) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[T | None]]: ...
+    def map(self, step: Any, items: Iterable[Any], *, key: str | None = None, concurrency: int = 8) -> Any:
         """Run *step* for every item, *concurrency* at a time; each item is a branch of its own.
 
         Args:
@@ -335,10 +282,24 @@ class Run:
             raise TypeError(f"run.map needs a step or an async function of one item, not {step!r}")
         if concurrency < 1:
             raise ValueError(f"run.map: concurrency={concurrency}: at least 1")
-        here = self._here()
+        listed = list(items)
+
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, list[Any]]]:
+            named = self._map_key(here, step, key)
+            return lambda: mapping.MapRun(self._ex, here, step, listed, named, concurrency).run()
+
+        return self._awaited("run.map()", make)
+
+    def _map_key(self, here: Place, step: Any, key: str | None) -> str:
+        """The map's key: after a rename of its step, the one under which it is on record."""
         base = step.name if isinstance(step, Step) else step.__name__
-        key = self._key(here, "run.map", key, base)
-        return await mapping.MapRun(self._ex, here, step, list(items), key, concurrency).run()
+        named = self._key(here, "run.map", key, base)
+        if key is None and isinstance(step, Step) and (here.branch, "run.map", named) not in self._ex.records:
+            for old in step.settings.renamed_from:
+                earlier = old + named.removeprefix(base)
+                if (here.branch, "run.map", earlier) in self._ex.records:
+                    return earlier
+        return named
 
 
 class RunClient:
@@ -350,26 +311,9 @@ class RunClient:
     def get(self, key: str, default: T | None = None) -> Any:
         """The fact's value as it was when this run first looked; *default* if it is not known."""
         run = self._run
-
-        def make() -> str:
-            def unit(tx: Tx) -> Row | None:
-                return tx.one(tx.sql.fact, {"client_id": run.client_id, "key": key})
-
-            row = run._ex.store.read_now(unit)  # noqa: SLF001 - part of the handle
-            if row is None or (row["valid_until_us"] is not None and row["valid_until_us"] <= run._ex.now_us()):  # noqa: SLF001
-                return json.dumps(None)
-            return json.dumps({"value": json.loads(row["value"]), "version": row["version"]}, ensure_ascii=False)
-
-        here, ex = run._here(), run._ex  # noqa: SLF001
-        record = ex.records.get((here.branch, "client.get", key))
-        if record is None:
-            record = Record(
-                id=ex.next_id(), branch=here.branch, name="client.get", key=key, generation=1, state="done", result=make(),
-                started_us=ex.now_us(), ended_us=ex.now_us(),
-            )  # fmt: skip
-            run._append_now(record)  # noqa: SLF001
-        ex.mark_used(record)
-        pinned = json.loads(record.result or "null")
+        run._here()  # noqa: SLF001 - part of the handle
+        ex = run._ex  # noqa: SLF001
+        pinned = json.loads(run._pin("", "client.get", key, lambda: pin_text(asking.known(ex, key))))  # noqa: SLF001
         return default if pinned is None else pinned["value"]
 
     def set(
@@ -380,26 +324,13 @@ class RunClient:
         here = run._here()  # noqa: SLF001
         text = guard(canonical(value, key), f"fact {key}", secrets="refuse")
         name = run._key(here, "client.set", None, f"{key}={digest(text)}")  # noqa: SLF001
-        if (here.branch, "client.set", name) in ex.records:
-            ex.mark_used(ex.records[here.branch, "client.set", name])
-            return
-        record = Record(
-            id=ex.next_id(), branch=here.branch, name="client.set", key=name, generation=1, state="done", result=text,
-            started_us=ex.now_us(), ended_us=ex.now_us(),
-        )  # fmt: skip
-        now, valid_us = ex.now_us(), honoured_us(valid) if valid else None
-
-        def unit(tx: Tx) -> None:
-            from stepseven.transitions import steps  # noqa: PLC0415 - only here
-
-            tx.one(
-                tx.sql.insert_fact,
-                {"client_id": run.client_id, "key": key, "value": text, "source": source or f"run {run.id}", "run_id": run.id,
-                 "by": by, "now": now, "valid_until_us": None if valid_us is None else now + valid_us},
-            )  # fmt: skip
-            steps.append(tx, ex.hold, record, now_us=now)
-
-        ex.store.write_now(unit, durable=True)
-        ex.keep(record)
-
-
+        record = ex.records.get((here.branch, "client.set", name))
+        if record is None:
+            now, valid_us = ex.now_us(), honoured_us(valid) if valid else None
+            fact = {
+                "client_id": run.client_id, "key": key, "value": text, "source": source or f"run {run.id}", "run_id": run.id,
+                "by": by, "now": now, "valid_until_us": None if valid_us is None else now + valid_us,
+            }  # fmt: skip
+            record = run._record(here.branch, "client.set", name, text)  # noqa: SLF001
+            run._append_now(record, lambda tx: tx.one(tx.sql.insert_fact, fact))  # noqa: SLF001
+        ex.mark_used(record)

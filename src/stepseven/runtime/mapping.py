@@ -10,29 +10,30 @@ import asyncio
 import contextvars
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.errors import StepFailed
-from stepseven.model import QuestionKind
+from stepseven.model import FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking
 from stepseven.runtime.calls import join
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
 from stepseven.store.codec import canonical, digest, free_text, guard
-from stepseven.transitions import questions, steps
+from stepseven.transitions import steps
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.execution import Execution
+    from stepseven.runtime.execution import Execution, Stop
     from stepseven.store.base import Row
 
 SAME_IN_A_ROW = 2  # DESIGN §6: so many failures of one signature in a row pause a map
+_OWN = (QuestionKind.FAILURE.value, QuestionKind.UNKNOWN_OUTCOME.value)  # what an item asks when it cannot go on
 
 
 @dataclass(slots=True)
@@ -42,26 +43,43 @@ class Item:
     owner: MapRun
     branch: str
     label: str
+    holds: bool = True  # a slot of the map
+    waiting: int = 0  # how many of its tasks wait for a person
 
     async def failed(self, ex: Execution, call: Call, make: Callable[[str | None], Awaitable[Row]]) -> Row:
         """A step of this item is out of tries: store its question, or fold it into the batch's."""
-        del ex
-        return await self.owner.failed(self, call, make)
+        del ex, call
+        return await self.owner.failed(make)
 
-    def aside(self) -> AbstractAsyncContextManager[None]:
-        """Wait without holding a slot."""
-        return self.owner.aside()
+    async def mended(self, ex: Execution, question_ids: Sequence[str]) -> None:
+        """Questions of this item were taken back because the code changed: so is the batch's, if they were folded into it."""
+        del ex
+        await self.owner.mended(question_ids)
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """Wait for a person without holding a slot."""
+        self.waiting += 1
+        if self.holds:
+            self.holds = False
+            self.owner.slots.release()
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+        if self.waiting == 0:
+            await self.owner.slots.acquire()
+            self.holds = True
 
     async def answered(self, ex: Execution, row: Row) -> Row:
         """Wait for this item's question, or for the one it was folded into."""
         while row["status"] == "open":
-            folded = ex_row(ex, row)
-            target = folded["folded_into"]
-            if target is None:
-                # it may be folded while we wait: then the batch's answer closes it, and wakes us
-                row = await ex.answered(folded)
+            newest = ex_row(ex, row)
+            batch = self.owner.batch_row(newest["folded_into"])
+            if batch is None:  # it may be folded while we wait: then the batch's answer closes it, and wakes us
+                row = await ex.answered(newest)
             else:
-                await ex.answered(self.owner.batch_row(target) or folded)
+                await ex.answered(batch)
                 row = ex.remember_question(await ex.question(row["id"]))
         return row
 
@@ -86,8 +104,17 @@ class MapRun:
         self.branches = _branches(here.branch, key, items, self.name)
         self.results: list[Any] = [None] * len(items)
         self.failures: dict[int, str] = {}
-        self.streak: list[Row] = []  # the questions of the failures in a row, of one signature
-        self.batch: Row | None = None
+        self.context = contextvars.copy_context()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.started = 0
+        self.done = 0
+        self.ended_at: dict[str, int] = {}  # item's branch -> place of its last record, from earlier executions
+        self.lock = asyncio.Lock()  # one failure is dealt with at a time
+        self.row: list[Row] = []  # the questions of the failures since the last item that ended well, in order
+        self.batch: Row | None = None  # the open question that stands for them
+        self.pauses: set[str] = set()  # batch questions that still hold further items back
+        self.going = asyncio.Event()
+        self.going.set()
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -98,21 +125,21 @@ class MapRun:
             StepFailed: some items failed for good; after all others ended.
         """
         record = await self._record()
-        self._restore()
-        tasks: list[asyncio.Task[None]] = []
+        begun, fresh = self._restore()
         try:
-            waiting = list(range(len(self.items)))
-            while waiting or self.batch is not None:
-                waiting = await self._start_some(waiting, tasks)
-                if self.batch is None:
-                    await _all(tasks)  # may end in a batch: the last items failed together
-                await self._batch_answered()
-            await _all(tasks)
+            for index in begun:  # never held back: they have records, or wait for an answer
+                await self._start(index)
+            await asyncio.sleep(0)  # those that are finished end here, so that "in a row" is known
+            async with self.lock:
+                await self._pause_if_in_a_row()
+            for index in fresh:
+                await self._start_when_going(index)
+            while pending := [t for t in self.tasks if not t.done()]:
+                await asyncio.wait(pending)
         finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
-        for task in tasks:
+            for task in self.tasks:
+                task.cancel()
+        for task in self.tasks:
             task.result()
         await self._finished(record)
         if self.failures:
@@ -120,149 +147,178 @@ class MapRun:
             raise StepFailed(self.name, first, results=self.results, failures=self.failures)
         return self.results
 
-    async def _start_some(self, waiting: list[int], tasks: list[asyncio.Task[None]]) -> list[int]:
-        """Start items as slots get free; what a pause held back is returned. Items begun before are never held back."""
-        late: list[int] = []
-        for index in waiting:
+    async def _start_when_going(self, index: int) -> None:
+        """Start an item when a slot is free and nothing holds it back."""
+        while True:
+            await self.going.wait()
             await self.slots.acquire()
-            if self.batch is not None and not self._begun(self.branches[index]):
-                self.slots.release()
-                late.append(index)
-            else:
-                self._start(index, tasks)
-        return late
+            if self.going.is_set():
+                break
+            self.slots.release()
+        self._spawn(index)
 
-    def _start(self, index: int, tasks: list[asyncio.Task[None]]) -> None:
+    async def _start(self, index: int) -> None:
+        await self.slots.acquire()
+        self._spawn(index)
+
+    def _spawn(self, index: int) -> None:
         item = Item(self, self.branches[index], _label(self.items[index]))
-        context = contextvars.copy_context()
+        context = self.context.copy()
         context.run(place.set, Place(self.ex, item.branch, item=item))
-        tasks.append(asyncio.get_running_loop().create_task(self._item(index), context=context))
+        self.started += 1
+        self.tasks.append(asyncio.get_running_loop().create_task(self._item(index, item), context=context))
 
-    async def _item(self, index: int) -> None:
+    async def _item(self, index: int, item: Item) -> None:
+        seq = self.ex.seq
         try:
             self.results[index] = await self.fn(self.items[index])
-            self.streak = []
+            self.done += 1
+            self._ended(item, seq)
         except StepFailed as failed:
             self.failures[index] = failed.reason
+            self._ended(item, seq)
         except ItemSkipped:
             self.results[index] = None
         finally:
-            self.slots.release()
+            if item.holds:
+                self.slots.release()
 
-    @asynccontextmanager
-    async def aside(self) -> AsyncIterator[None]:
-        """An item that waits for a person frees its slot."""
-        self.slots.release()
-        try:
-            yield
-        finally:
-            if self.ex.unloading is None:
-                await self.slots.acquire()
+    def _ended(self, item: Item, seq: int) -> None:
+        """An item ended: failures before that are not in a row with later ones. One that was only replayed ended long ago."""
+        at = self.ended_at.get(item.branch, 0) if self.ex.seq == seq else self.ex.seq
+        self.row = [r for r in self.row if r["asked_seq"] >= at]
 
     # -- failures in a row --------------------------------------------------------------------------------------------
 
-    async def failed(self, item: Item, call: Call, store: Callable[[str | None], Awaitable[Row]]) -> Row:
-        """An item's step is out of tries."""
-        ex = self.ex
-        if self.batch is not None:
-            row = await store(self.batch["id"])
-            return row
-        row = await store(None)
-        if self.streak and self.streak[-1]["signature"] != row["signature"]:
-            self.streak = []
-        self.streak = [r for r in self.streak if r["id"] != row["id"]] + [row]
-        if len(self.streak) >= SAME_IN_A_ROW and row["signature"] is not None and self.batch is None:
-            await self._ask_batch(item, call)
-        return ex_row(ex, row)
+    async def failed(self, make: Callable[[str | None], Awaitable[Row]]) -> Row:
+        """An item's step is out of tries: *make* stores its question, folded into the one it is given."""
+        async with self.lock:
+            if self.batch is not None:
+                row = await make(self.batch["id"])
+                if row["folded_into"] is not None:
+                    return row
+                self._closed(self.batch)  # it was answered just now
+            else:
+                row = await make(None)
+            self.row.append(row)
+            await self._pause_if_in_a_row()
+            return ex_row(self.ex, row)
 
-    async def _ask_batch(self, item: Item, call: Call) -> None:
-        ex, rows = self.ex, list(self.streak)
-        failed = tuple((_item_label(self, r["branch"]), _reason(r)) for r in rows)
-        done = sum(1 for b in self.branches if self._done(b))
+    async def _pause_if_in_a_row(self) -> None:
+        """Ask the batch question when the last failures have one cause."""
+        same: list[Row] = []
+        for row in reversed([ex_row(self.ex, r) for r in self.row]):
+            if row["signature"] is None or row["signature"] != (same[0] if same else row)["signature"]:
+                break
+            if row["status"] == "open" and row["folded_into"] is None:
+                same.insert(0, row)
+        if len(same) >= SAME_IN_A_ROW and self.batch is None:
+            await self._ask_batch(same)
+
+    async def _ask_batch(self, rows: list[Row]) -> None:
+        ex, last = self.ex, rows[-1]
+        tries = [_tries(ex, r) for r in rows]
         draft = escalate.batch(
-            asking.situation(ex, call.step.name), step=call.step.name,
-            resource=call.step.settings.resource or _resource(ex, call), done=done, of=len(self.items), failed=failed,
-            waiting=max(0, len(self.items) - self._begun_count()),
-            nothing_changed=None if any(_unknown(ex, r) for r in rows) else True,
+            asking.situation(ex, last["step"]), step=last["step"], resource=next((t[-1]["resource"] for t in tries if t), None),
+            done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), _reason(r)) for r in rows),
+            waiting=len(self.items) - self.started,
+            nothing_changed=None if any(a["outcome"] == "unknown" for t in tries for a in t) else True,
         )  # fmt: skip
-        placeholder: Row = {"id": None}
-        self.batch = placeholder  # nothing starts while the question is being stored
+        self.going.clear()  # nothing starts while the question is being stored
         try:
             row = await asking.store(
-                ex, QuestionKind.BATCH, self.key, draft, branch=self.here.branch, step=call.step.name,
-                signature=rows[-1]["signature"], attempts=len(rows),
+                ex, QuestionKind.BATCH, self.key, draft, branch=self.here.branch, step=last["step"],
+                signature=last["signature"], attempts=len(rows), folds=[r["id"] for r in rows],
             )  # fmt: skip
-        except BaseException:
+        finally:
+            self._go_on()
+        self._hold_back(row)
+
+    def _hold_back(self, row: Row) -> None:
+        """Start no further items until this batch question, and what was answered to it, lets them go."""
+        self.pauses.add(row["id"])
+        self.batch = row if row["status"] == "open" else None
+        self.going.clear()
+        self.tasks.append(asyncio.get_running_loop().create_task(self._keep(row), context=self.context.copy()))
+
+    async def _keep(self, row: Row) -> None:
+        """Wait for a batch's answer, and do what it says about the start of further items."""
+        ex = self.ex
+        row = await ex.answered(row)
+        self._closed(row)
+        for other in [r for rows in ex.questions.values() for r in rows if r["folded_into"] == row["id"]]:
+            if other["status"] == "open":  # its answer is the same
+                ex.remember_question(await ex.question(other["id"]))
+                ex.wake_question(other["id"])
+        answer = json.loads(row["answer"]) if row["status"] == "answered" else None
+        choice = choice_of(answer)
+        if choice == "stop":
+            ex.halt(_stop(row))
+            await ex.forever()
+        if choice == "wait" and isinstance(answer, dict):
+            if "until" in answer:
+                await ex.until(answer["until"], f"{self.name}: waiting as {row['answered_by']} chose")
+            else:
+                await asking.wait_for_fact(ex, self.name, answer["fact"])
+        self.pauses.discard(row["id"])
+        self._go_on()
+
+    def _closed(self, row: Row) -> None:
+        """This batch question takes no more failures: what comes now is counted anew."""
+        if self.batch is not None and self.batch["id"] == row["id"]:
             self.batch = None
-            raise
-        self.batch = row
-        await self._fold([r["id"] for r in self.streak], row["id"])
+            self.row = []
 
-    async def _fold(self, ids: list[str], into: str) -> None:
-        ex, now = self.ex, self.ex.now_us()
-        await ex.write(lambda tx: questions.fold(tx, ex.hold, ids, into, now), durable=True)
-        for rows in ex.questions.values():
-            for i, row in enumerate(rows):
-                if row["id"] in ids:
-                    rows[i] = {**row, "folded_into": into}
+    def _go_on(self) -> None:
+        if not self.pauses:
+            self.going.set()
 
-    def batch_row(self, question_id: str) -> Row | None:
+    async def mended(self, question_ids: Sequence[str]) -> None:
+        """The code changed, and a resume tries again by itself: the batch question is not needed any more, nor what it stands for."""
+        from stepseven.runtime import trouble  # noqa: PLC0415 - it imports what imports this module
+
+        ex, batch = self.ex, self.batch
+        folded = [r for rows in ex.questions.values() for r in rows if batch is not None and r["folded_into"] == batch["id"]]
+        if batch is None or not any(r["id"] in question_ids for r in folded):
+            return
+        self._closed(batch)
+        ids = (batch["id"], *(r["id"] for r in folded if r["status"] == "open"))
+        await trouble.withdraw(ex, ids)
+        for question_id in ids:
+            ex.wake_question(question_id)
+
+    def batch_row(self, question_id: str | None) -> Row | None:
         """The batch question with this id, as known in memory."""
         rows = self.ex.questions.get((self.here.branch, QuestionKind.BATCH.value, self.key), [])
         return next((r for r in rows if r["id"] == question_id), None)
 
-    async def _batch_answered(self) -> None:
-        """Wait for the batch's answer, and do what it says about the start of further items."""
-        batch = self.batch
-        if batch is None:
-            return
-        row = await self.ex.answered(batch)
-        answer = json.loads(row["answer"] or "null")
-        choice = choice_of(answer)
-        if choice == "stop":
-            await self.ex.forever()  # the items' own questions have the same answer: they stop the run
-        if choice == "wait" and isinstance(answer, dict) and isinstance(answer.get("until"), int):
-            await self.ex.until(answer["until"], f"{self.name}: waiting as {row['answered_by']} chose")
-        self.streak, self.batch = [], None
-        for rows in self.ex.questions.values():
-            for other in list(rows):
-                if other["folded_into"] == row["id"] and other["status"] == "open":
-                    fresh = self.ex.remember_question(await self.ex.question(other["id"]))
-                    self.ex.wake_question(fresh["id"])
+    def _label_of(self, branch: str) -> str:
+        found = next((i for i, mine in enumerate(self.branches) if branch == mine or branch.startswith(mine + "/")), None)
+        return branch if found is None else _label(self.items[found])
 
     # -- what is on record ----------------------------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        """After a resume: a batch that is still open, and the failures that were the last to end."""
-        rows = self.ex.questions.get((self.here.branch, QuestionKind.BATCH.value, self.key), [])
-        if rows and rows[-1]["status"] == "open":
-            self.batch = rows[-1]
-        mine = set(self.branches)
-        events: list[tuple[int, Row | None]] = []
-        for record in self.ex.records.values():
-            if record.branch in mine and record.state == "done":
-                events.append((record.ended_us or 0, None))
-        for rows_ in self.ex.questions.values():
-            for row in rows_:
-                if row["branch"] in mine and row["kind"] == "failure" and row["status"] == "open" and not row["folded_into"]:
-                    events.append((row["created_us"], row))
-        for _, found in sorted(events, key=lambda e: e[0]):
-            if found is None or (self.streak and self.streak[-1]["signature"] != found["signature"]):
-                self.streak = []
-            if found is not None:
-                self.streak.append(found)
+    def _restore(self) -> tuple[list[int], list[int]]:
+        """From the records: a batch that still holds items back, the failures that were the last to end.
 
-    def _begun(self, branch: str) -> bool:
-        return branch in self.ex.begun_branches()
-
-    def _begun_count(self) -> int:
-        begun = self.ex.begun_branches()
-        return sum(1 for b in self.branches if b in begun)
-
-    def _done(self, branch: str) -> bool:
-        return branch in self.ex.begun_branches() and not any(
-            r["branch"].startswith(branch) and r["status"] == "open" for rows in self.ex.questions.values() for r in rows
-        )
+        Returns:
+            The items that were begun before (finished ones first), and the others.
+        """
+        ex, mine = self.ex, set(self.branches)
+        for record in ex.records.values():
+            branch = _within(record.branch, mine)
+            if branch is not None:
+                self.ended_at[branch] = max(self.ended_at.get(branch, 0), record.seq)
+        asked = [r for (_, kind, _), rows in ex.questions.items() if kind in _OWN for r in rows[-1:] if r["status"] == "open"]
+        own = [(_within(r["branch"], mine), r) for r in asked]
+        self.row = sorted((r for branch, r in own if branch is not None), key=lambda r: (r["asked_seq"], r["created_us"]))
+        rows = ex.questions.get((self.here.branch, QuestionKind.BATCH.value, self.key), [])
+        if rows and rows[-1]["status"] in ("open", "answered"):
+            self._hold_back(rows[-1])
+        begun, asking_ = ex.begun_branches(), {branch for branch, _ in own}
+        order = sorted(range(len(self.items)), key=lambda i: self.branches[i] in asking_)
+        first = [i for i in order if self.branches[i] in begun]
+        return first, [i for i in order if self.branches[i] not in begun]
 
     async def _record(self) -> Record:
         """The map itself is a record: how many items it has."""
@@ -287,12 +343,6 @@ class MapRun:
             await self.ex.write(lambda tx: steps.update_map(tx, self.ex.hold, record, self.ex.now_us()), durable=False)
 
 
-async def _all(tasks: list[asyncio.Task[None]]) -> None:
-    pending = [t for t in tasks if not t.done()]
-    if pending:
-        await asyncio.wait(pending)
-
-
 def _branches(branch: str, key: str, items: Iterable[Any], name: str) -> list[str]:
     """A branch per item: named by the item's digest, equal items numbered."""
     counts: dict[str, int] = {}
@@ -315,26 +365,28 @@ def _label(item: Any) -> str:
     return free_text(str(item), 60)
 
 
-def _item_label(m: MapRun, branch: str) -> str:
-    for mine, item in zip(m.branches, m.items, strict=True):
-        if branch == mine or branch.startswith(mine + "/"):
-            return _label(item)
-    return branch
-
-
 def _reason(row: Row) -> str:
     failed = json.loads(row["context"]).get("failed") or [{}]
     return str(failed[-1].get("reason") or row["text"].split("\n", 1)[0])
 
 
-def _unknown(ex: Execution, row: Row) -> bool:
-    rows = [a for (branch, *_), tries in ex.attempts.items() if branch == row["branch"] for a in tries]
-    return any(a["outcome"] == "unknown" for a in rows)
+def _tries(ex: Execution, row: Row) -> list[Row]:
+    """The tries a question of an item is about."""
+    key = str(row["key"]).removeprefix(f"{row['step']}/").partition("#")[0]
+    return ex.attempts.get((row["branch"], row["step"], key), [])
 
 
-def _resource(ex: Execution, call: Call) -> str | None:
-    rows = ex.attempts.get(call.key, ())
-    return rows[-1]["resource"] if rows else None
+def _within(branch: str, mine: set[str]) -> str | None:
+    """The item's branch that *branch* is or lies in."""
+    while branch and branch not in mine:
+        branch = branch.rpartition("/")[0]
+    return branch or None
+
+
+def _stop(row: Row) -> Stop:
+    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports what imports this module
+
+    return Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by'] or 'a person'}", row["step"], FailureKind.FIXABLE)
 
 
 def is_async(fn: Any) -> bool:

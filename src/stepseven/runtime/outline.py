@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import json
 import textwrap
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json, to_json
 
 from stepseven.model import Limits
 from stepseven.runtime.declared import Step
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.handle import Run
 
 
 def tighter(a: Limits | None, b: Limits | None) -> Limits | None:
@@ -33,14 +35,22 @@ def tighter(a: Limits | None, b: Limits | None) -> Limits | None:
 
 
 def decode_inputs(workflow: Workflow[Any, Any], text: str) -> dict[str, Any]:
-    """Stored inputs as the workflow's parameters."""
-    plain = json.loads(text)
+    """Stored inputs as the workflow's parameters.
+
+    Raises:
+        NotRecordable: an input cannot be rebuilt as its parameter's type says today; names it.
+    """
     inputs = {}
-    for name, value in plain.items():
+    for name, value in from_json(text).items():
         typed = workflow.inputs_typed.get(name)
-        raw = json.dumps(value, ensure_ascii=False)
+        raw = to_json(value).decode()
         inputs[name] = typed.decode(raw) if typed is not None else from_canonical(raw)
     return inputs
+
+
+async def body(workflow: Workflow[Any, Any], handle: Run, text: str) -> Any:
+    """The workflow's code with its stored inputs; what cannot be rebuilt of them is a failure of the body."""
+    return await workflow.fn(handle, **decode_inputs(workflow, text))
 
 
 @functools.lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ _COUNT_MASK = (1 << _COUNT_BITS) - 1
 class Place:
     """One task's (or one step body's) position in a run."""
 
-    __slots__ = ("attempt", "born", "branch", "counts", "execution", "item", "parent")
+    __slots__ = ("attempt", "born", "branch", "counts", "execution", "item", "parent", "refused")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Place:
         self.parent = parent  # the creating task's place, if the counts go on from there
         self.attempt = attempt  # set inside a step's body
         self.item = item  # what a map's branch works on, for people
+        self.refused = False  # a durable call was refused here because the run is being put away
         self.born = execution.tick
         self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
 

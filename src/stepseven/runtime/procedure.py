@@ -53,6 +53,9 @@ class Workflow(Generic[P, R]):
         names = list(self._signature.parameters)
         if not names:
             raise TypeError(f"workflow {options.name!r} needs the run as its first parameter: async def {fn.__name__}(run: Run, …)")
+        for parameter in list(self._signature.parameters.values())[1:]:
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise TypeError(f"workflow {options.name!r}: {parameter}: inputs are stored by name, so each needs one")
         self.parameter_names = tuple(names[1:])
         registry[options.name] = self
 
@@ -88,20 +91,27 @@ class Workflow(Generic[P, R]):
         """Inputs as they are stored: as given (defaults are not inputs), names sorted.
 
         Raises:
-            NotRecordable: an input cannot be stored; the message names it.
+            NotRecordable: an input cannot be stored, or is not of its parameter's type; names it.
         """
         parts = []
         for name in sorted(given):
             typed = self.inputs_typed.get(name)
-            try:
-                text = typed.encode(given[name]) if typed is not None else canonical(given[name], f"inputs.{name}")
-            except NotRecordable:
-                text = canonical(given[name], f"inputs.{name}")  # a wrong type is shown by the body, not hidden here
+            text = canonical(given[name], f"inputs.{name}") if typed is None else _input(typed, given[name])
             parts.append(f"{canonical(name)}:{text}")
         return "{" + ",".join(parts) + "}"
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _input(typed: Typed, value: Any) -> str:
+    """An input as text that its type can be rebuilt from: the value itself, or what JSON has for it (a date as text)."""
+    try:
+        return typed.encode(value)
+    except NotRecordable:
+        text = canonical(value, typed.where)
+        typed.decode(text)
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from stepseven.errors import StepFailed
+from stepseven.errors import NotRecordable, StepFailed
 from stepseven.model import EffectKind
-from stepseven.runtime import trouble
+from stepseven.runtime import asking, ceilings, trouble
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.calls import Call, changed_argument
-from stepseven.runtime.declared import call_plain
+from stepseven.runtime.declared import call_bound, is_async, passed
 from stepseven.runtime.place import Place, place
+from stepseven.runtime.waits import STEP_CODE, Flight
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions.state import Record
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
 
 _MISSING = object()
+_PINNED = ("run.", "client.")  # what these hold was not read from the conversation
 
 
 class UnusableResult(Exception):
@@ -36,57 +38,100 @@ class ItemSkipped(BaseException):
 
 async def read(ex: Execution, call: Call) -> Any:
     """The result of a read step."""
-    from stepseven.runtime.execution import Flight  # noqa: PLC0415 - it imports this module
-
+    key, step = call.key, call.step
+    o = step.settings
     while True:
-        known = recorded(ex, call)
-        if known is not _MISSING:
-            return known
+        if key in ex.records or o.renamed_from:
+            try:
+                known = recorded(ex, call)
+            except NotRecordable as changed:
+                return await _unreadable(ex, call, changed)
+            if known is not _MISSING:
+                return known
         ex.check()
-        flight = ex.flights.get(call.key)
+        flight = ex.flights.get(key)
         if flight is None:
             break
         await ex.shared(flight)
-    flight = ex.flights[call.key] = Flight()
+    flight = ex.flights[key] = Flight()
     ex.store.enter()
     try:
-        o = call.step.settings
-        if o.cost is not None or ex.limits is not None or call.key in ex.attempts:
+        limited = ex.limits is not None
+        if o.cost is not None or key in ex.attempts or (limited and not room(ex)):
             return await trouble.persist(ex, call)
         started_us = ex.now_us()
         attempt = Attempt(on_progress=progress_of(ex, call))
+        ex.reserved.steps += 1
         try:
-            value = await run_once(ex, call, call.step.fn, attempt)
+            value = await run_once(ex, call, step.fn, attempt)
             record, text, value = made(ex, call, value, attempt, started_us)
         except Exception as error:  # noqa: BLE001 - classified and recorded
             failed = error
         else:
             await ex.append(record, durable=record.usd is not None, text=text)
             return value
+        finally:
+            if limited:
+                ceilings.free(ex, 0)
+            else:
+                ex.reserved.steps -= 1
         return await trouble.persist(ex, call, trouble.First(failed, attempt, started_us))
     finally:
         ex.store.leave()
-        del ex.flights[call.key]
+        del ex.flights[key]
         flight.wake()
 
 
+def room(ex: Execution) -> bool:
+    """Whether no ceiling is near, so that a step without a declared cost need not look closer."""
+    most = ex.limits
+    return most is None or (
+        not ex.questions  # a ceiling may be waited for, or raised
+        and most.client_usd_per_day is None  # only the store knows
+        and (most.steps is None or ex.steps_done + ex.reserved.steps < most.steps)
+        and (most.usd is None or ex.uusd + ex.reserved.uusd < most.usd * 1e6)
+        and (most.tokens is None or ex.tokens < most.tokens)
+        and (most.seconds is None or ex.run["executing_us"] + ex.executing_us() < most.seconds * 1e6)
+    )
+
+
+async def _unreadable(ex: Execution, call: Call, changed: NotRecordable) -> Any:
+    """The record is there, but its type has changed since: a failure of the step. The stored text stays as it is."""
+    first = None if asking.about_failure(ex, call) else trouble.First(changed, Attempt(), ex.now_us())
+    return await trouble.persist(ex, call, first)
+
+
 def recorded(ex: Execution, call: Call) -> Any:
-    """What is on record of the call, or ``_MISSING``."""
+    """What is on record of the call, or ``_MISSING``.
+
+    Raises:
+        StepFailed: the step failed for good, and still has.
+        NotRecordable: the stored result cannot be rebuilt; names the field.
+    """
     record = ex.records.get(call.key)
     if record is None:
         record = renamed(ex, call)
         if record is None:
             return _MISSING
     o = call.step.settings
-    if o.match == "order" and record.inputs != call.digest:
-        invalidate(ex, record)
-        return _MISSING
-    if o.key is not None and record.inputs is not None and record.inputs != call.digest:
-        ex.stale[call.key] = record.generation
-        del ex.records[call.key]
-        return _MISSING
-    ex.mark_used(record)
+    if record.inputs != call.digest:
+        if o.match == "order":
+            invalidate(ex, record)
+            return _MISSING
+        if o.key is not None and record.inputs is not None:
+            drop(ex, record)
+            return _MISSING
+    record.used = True
     return value_of(ex, call, record)
+
+
+def drop(ex: Execution, record: Record) -> None:
+    """A record no longer answers; the next one of its key is a new generation."""
+    key = (record.branch, record.name, record.key)
+    if ex.records.get(key) is record:
+        ex.stale[key] = record.generation
+        ex.older.append(record)
+        del ex.records[key]
 
 
 def value_of(ex: Execution, call: Call, record: Record) -> Any:
@@ -103,8 +148,7 @@ def value_of(ex: Execution, call: Call, record: Record) -> Any:
         return None
     text = ex.result_text(record)
     if text is None:  # the artifact is gone: the step that made it runs again
-        ex.stale[call.key] = record.generation
-        del ex.records[call.key]
+        drop(ex, record)
         return _MISSING
     return call.step.typed.decode(text)
 
@@ -126,11 +170,9 @@ def renamed(ex: Execution, call: Call) -> Record | None:
 
 def invalidate(ex: Execution, record: Record) -> None:
     """The nth model turn was asked something else: it and everything read later in its branch no longer answers."""
-    for key, other in list(ex.records.items()):
-        if other.branch == record.branch and other.id >= record.id and other.effect is None and not other.name.startswith("run."):
-            ex.stale[key] = other.generation
-            ex.older.append(other)
-            del ex.records[key]
+    for other in list(ex.records.values()):
+        if other.branch == record.branch and other.id >= record.id and other.effect is None and not other.name.startswith(_PINNED):
+            drop(ex, other)
 
 
 def progress_of(ex: Execution, call: Call) -> Callable[[str], None] | None:
@@ -147,11 +189,17 @@ async def run_once(ex: Execution, call: Call, fn: Callable[..., Any], attempt: A
     try:
         timeout = call.step.settings.timeout
         if timeout is None:
-            return await call_plain(fn, (), call.bound)
+            if is_async(fn):  # what nearly every step is: without the two coroutines of ``call_bound``
+                args, kwargs = passed(fn, call.bound)
+                return await fn(*args, **kwargs)
+            return await call_bound(fn, call.bound)
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
-                return await call_plain(fn, (), call.bound)
+            async with limit:
+                return await call_bound(fn, call.bound)
         except TimeoutError as late:
+            if not limit.expired():
+                raise  # one of the step's own
             raise TimeoutError(f"no result within {timeout:g} s") from late
     finally:
         place.reset(token)
@@ -212,10 +260,12 @@ def why_again(ex: Execution, call: Call, text: str) -> str | None:
     """Why a step runs although a record of it stands from an earlier execution; notes when its result differs."""
     if not ex.resumed:
         return None
-    old = ex.unused_like(call.key)
     if call.key in ex.stale:
         ex.diverged.add(call.branch)
-        return "ran again: its result was no longer valid"
+        old = next((r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key), None)
+        why = changed_argument(old, call) if old is not None else None
+        return f"ran again: {why}" if why is not None else "ran again: its result was no longer valid"
+    old = ex.unused_like(call.key)
     if old is None or old.effect is not None:
         return None
     old.used = True
@@ -224,5 +274,7 @@ def why_again(ex: Execution, call: Call, text: str) -> str | None:
     why = changed_argument(old, call)
     return f"ran again: {why}" if why is not None else None
 
+
+STEP_CODE.add(run_once.__code__)
 
 __all__ = ["UnusableResult", "made", "read", "recorded", "run_once", "value_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from stepseven.errors import Superseded
 from stepseven.model import Limits
 from stepseven.runtime.edge import Edge, Process, proven_dead, this_process
 from stepseven.store.artifacts import Artifacts
-from stepseven.store.base import Store, Tx
+from stepseven.store.base import Row, Store, Tx
 from stepseven.transitions.runs import LEASE_US
 
 BEAT_S = 2.0
@@ -45,7 +45,11 @@ class Worker:
                 self._thread.start()
 
     def _register(self, tx: Tx) -> None:
+        """Our row; and those of dead workers that nothing names any more go away."""
         p = self.process
+        for row in tx.all(tx.sql.workers, {}):
+            if proven_dead(_process(row), p):
+                tx.run(tx.sql.drop_worker, {"id": row["id"]})
         tx.run(
             tx.sql.insert_worker,
             {"id": self.id, "host": p.host, "boot": p.boot, "pid": p.pid, "started": p.started, "modules": self.modules,
@@ -76,15 +80,9 @@ class Worker:
         """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
         return self._confirmed is not None and self.edge.monotonic() - self._confirmed < LEASE_US / 1e6 * 0.8
 
-    def dead_workers(self, tx: Tx) -> frozenset[str]:
-        """The workers that are proven dead."""
-        dead = []
-        for row in tx.all(tx.sql.workers, {}):
-            if row["id"] != self.id and proven_dead(
-                Process(host=row["host"], boot=row["boot"], pid=row["pid"], started=row["started"]), self.process
-            ):
-                dead.append(row["id"])
-        return frozenset(dead)
+    def dead_workers(self, tx: Tx) -> Container[str]:
+        """The workers that are proven dead; each is looked at only when asked for."""
+        return _Dead(self, tx)
 
     def stop(self) -> None:
         """Stop beating and take the row away, unless something still names it."""
@@ -93,6 +91,24 @@ class Worker:
             self._thread.join()
             self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False)
             self._thread = None
+
+
+class _Dead(Container[str]):
+    """``owner in dead``: whether that worker certainly runs no more."""
+
+    def __init__(self, worker: Worker, tx: Tx) -> None:
+        self._worker = worker
+        self._tx = tx
+
+    def __contains__(self, owner: object) -> bool:
+        if owner == self._worker.id:
+            return False
+        row = self._tx.one(self._tx.sql.worker, {"id": owner})
+        return row is not None and proven_dead(_process(row), self._worker.process)
+
+
+def _process(row: Row) -> Process:
+    return Process(host=row["host"], boot=row["boot"], pid=row["pid"], started=row["started"])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
-from stepseven.errors import StepFailed, Superseded
-from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, RunStatus, to_micro
-from stepseven.runtime import asking, ceilings, reading
+from stepseven.errors import AlreadyDone, Conflict, NotYet
+from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
+from stepseven.runtime import asking, ceilings, choices, reading
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
+from stepseven.runtime.choices import fatal as fatal, give_up as give_up, obey as obey  # noqa: PLC0414 - writes end the same ways
 from stepseven.store.codec import free_text
 from stepseven.transitions import questions, steps
-from stepseven.transitions.state import Record, choice_of
+from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,36 +66,40 @@ async def persist(ex: Execution, call: Call, first: First | None = None) -> Any:
 
 async def before(ex: Execution, call: Call, move: policy.Try) -> None:
     """What comes before a try: questions taken back, times waited for."""
-    await withdraw(ex, move.withdraw)
+    if move.withdraw:
+        await withdraw(ex, move.withdraw)
+        if call.place.item is not None:
+            await call.place.item.mended(ex, move.withdraw)
     await ex.until(move.not_before_us, f"the next try of {call.step.name}")
     if move.wants_fact is not None:
-        await asking.wait_for_fact(ex, call, move.wants_fact)
+        await asking.wait_for_fact(ex, call.step.name, move.wants_fact)
 
 
 async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
-    """One try of a read step: (recorded?, its value)."""
-    o = call.step.settings
+    """One try of a read step: (recorded?, its value). What it cost is on record before its room is given back."""
     reserved = await ceilings.reserve(ex, call)
-    begun: dict[str, Any] | None = None
     try:
-        started_us = ex.now_us()
-        attempt = attempt_for(ex, call, move)
-        if o.cost is not None or _paid_before(ex, call):
-            begun = await _begin(ex, call, move)
-        failure: Exception
-        try:
-            value = await reading.run_once(ex, call, function_for(call, move.approach), attempt)
-            record, text, value = reading.made(ex, call, value, attempt, started_us, approach=move.approach)
-        except Exception as error:  # noqa: BLE001 - classified and recorded
-            failure = error
-        except asyncio.CancelledError:
-            await _interrupted(ex, call, begun)
-            raise
-        else:
-            await ex.append(record, durable=begun is not None or bool(record.usd), begun=begun, text=text)
-            return True, value
+        return await _within(ex, call, move)
     finally:
         ceilings.free(ex, reserved)
+
+
+async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
+    """One try, for which there is room in the limits."""
+    started_us = ex.now_us()
+    attempt = attempt_for(ex, call, move)
+    begun = await _begin(ex, call, move) if call.step.settings.cost is not None or _paid_before(ex, call) else None
+    try:
+        value = await reading.run_once(ex, call, function_for(call, move.approach), attempt)
+        record, text, value = reading.made(ex, call, value, attempt, started_us, approach=move.approach)
+    except Exception as error:  # noqa: BLE001 - classified and recorded
+        failure = error
+    except asyncio.CancelledError:
+        await _interrupted(ex, call, begun, attempt)
+        raise
+    else:
+        await ex.append(record, durable=begun is not None or bool(record.usd), begun=begun, text=text)
+        return True, value
     await failed(ex, call, failure, attempt, started_us, move.approach, begun=begun)
     return False, None
 
@@ -116,12 +121,14 @@ async def _begin(ex: Execution, call: Call, move: policy.Try) -> dict[str, Any]:
     return row
 
 
-async def _interrupted(ex: Execution, call: Call, begun: dict[str, Any] | None) -> None:
+async def _interrupted(ex: Execution, call: Call, begun: dict[str, Any] | None, attempt: Attempt) -> None:
     """The caller was cancelled in the middle of a paid try: say so, if the run still lives."""
     if begun is None or ex.unloading is not None:
         return
-    row = {**blank_attempt(call, begun["n"], ex.now_us()), "outcome": "interrupted", "usd": begun["usd"]}
-    await asyncio.shield(ex.write(lambda tx: steps.end_attempt(tx, ex.hold, row, ex.now_us()), durable=False))
+    row = blank_attempt(call, begun["n"], ex.now_us())
+    usd = attempt.uusd if attempt.uusd is not None else begun["usd"]
+    row.update(outcome=AttemptOutcome.INTERRUPTED.value, approach=begun["approach"], usd=usd, tokens=attempt.tokens)
+    await asyncio.shield(record_attempt(ex, call, row))
 
 
 def next_n(ex: Execution, call: Call) -> int:
@@ -146,7 +153,7 @@ def function_for(call: Call, approach: str | None) -> Callable[..., Any]:
 
 def attempt_for(ex: Execution, call: Call, move: policy.Try, **more: Any) -> Attempt:
     """What the step's code will see as ``attempt()``."""
-    rows = [r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")]
+    rows = [r for r in tries(ex, call) if r["outcome"] in ("failed", "unknown")]
     tried = tuple(
         Tried(number=i + 1, approach=r["approach"] or policy.AS_WRITTEN, reason=r["reason"] or "") for i, r in enumerate(rows)
     )
@@ -157,13 +164,17 @@ def attempt_for(ex: Execution, call: Call, move: policy.Try, **more: Any) -> Att
 
 
 def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
-    """The error in our words."""
+    """The error in our words. A ``classify=`` that itself fails is as good as none."""
     o = call.step.settings
     own = (o.classify,) if o.classify is not None else ()
-    return classify(
-        error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource,
-        overrides=(*own, *ex.services.classify),
-    )  # fmt: skip
+    if isinstance(error, AlreadyDone | Conflict | NotYet):  # each has its place, and got here from another one
+        error = RuntimeError(f"{type(error).__name__} was raised where it means nothing: {error}")
+    told = partial(classify, error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource)
+    try:
+        return told(overrides=(*own, *ex.services.classify))
+    except Exception as broken:  # noqa: BLE001 - the author's code decides about a failure; its own must not hide that one
+        verdict = told()
+        return replace(verdict, reason=f"{verdict.reason} (and classify= failed: {broken})"[:300])
 
 
 _KINDS = {
@@ -189,7 +200,6 @@ async def failed(
     row = attempt_row(ex, call, verdict, attempt, started_us, approach, error)
     if begun is not None:
         row["n"] = begun["n"]
-        row["usd"] = attempt.uusd if attempt.uusd is not None else begun["usd"]
     await record_attempt(ex, call, row)
     return verdict
 
@@ -206,25 +216,36 @@ def attempt_row(
     """A failed or deferred try as a row."""
     from stepseven.runtime.execution import failure_text  # noqa: PLC0415 - it imports this module
 
-    deferred = verdict.handling is Handling.DEFERRAL
+    o = call.step.settings
+    put_off = verdict.handling is Handling.DEFERRAL
+    deferred = put_off and _believed(ex, call, verdict, started_us)
     again = approach is None and attempt.number > 1 and not attempt.looked
     reason = verdict.reason if not verdict.narrow else f"{verdict.reason} (ask for less)"
+    declared = to_micro(o.cost.usd) if o.cost is not None and not deferred else None  # "not now" was not served
+    details = {
+        "text": failure_text(error), "status": verdict.status, "narrow": verdict.narrow, "needs": verdict.needs,
+        "retry_after_us": (verdict.retry_after_us or 0) if put_off and not deferred else verdict.retry_after_us,
+        "ask": free_text(verdict.ask) if verdict.ask is not None else None, "proof": verdict.proof.value,
+        "input": choices.blames_input(error, verdict.status),
+    }  # fmt: skip
     row = blank_attempt(call, next_n(ex, call), started_us)
     row.update(
         approach=approach, outcome="deferred" if deferred else "failed", kind=_KINDS[verdict.handling].value,
-        reason=free_text(reason, 1000), trace=json.dumps(_details(verdict, error, failure_text(error))),
-        signature=free_text(verdict.signature, 300), resource=call.step.settings.resource or verdict.resource,
-        identical=int(again), usd=attempt.uusd, tokens=attempt.tokens,
+        reason=free_text(reason, 1000), trace=json.dumps(details), signature=free_text(verdict.signature, 300),
+        resource=o.resource or verdict.resource, identical=int(again),
+        usd=attempt.uusd if attempt.uusd is not None else declared, tokens=attempt.tokens,
     )  # fmt: skip
     return row
 
 
-def _details(verdict: Verdict, error: BaseException, text: str) -> dict[str, Any]:
-    del error
-    return {
-        "text": text, "status": verdict.status, "retry_after_us": verdict.retry_after_us, "narrow": verdict.narrow,
-        "needs": verdict.needs, "ask": verdict.ask, "proof": verdict.proof.value,
-    }  # fmt: skip
+def _believed(ex: Execution, call: Call, verdict: Verdict, started_us: int) -> bool:
+    """Whether this "not now" is believed, or is one too many and counts as a failure."""
+    answered = [q["answered_us"] or 0 for q in asking.about_failure(ex, call) if q["status"] == QuestionStatus.ANSWERED]
+    past = tuple(_past(r) for r in tries(ex, call) if r["outcome"] is not None)
+    return policy.believed(
+        past, since_us=max(answered, default=0), started_us=started_us, now_us=ex.now_us(),
+        retry_after_us=verdict.retry_after_us,
+    )  # fmt: skip
 
 
 async def record_attempt(ex: Execution, call: Call, row: dict[str, Any], unit: Callable[[Any], Any] | None = None) -> None:
@@ -264,9 +285,12 @@ def _past(row: Row) -> policy.Past:
     )  # fmt: skip
 
 
-def _ran_since(ex: Execution, row: Row, name: str) -> bool:
-    """Whether the step a person wanted run again has been, since that question was asked."""
-    return any(r.name == name and r.seq > row["asked_seq"] for r in ex.records.values())
+def tries(ex: Execution, call: Call) -> list[Row]:
+    """The tries of this call. Of a read: those with these inputs only, where its key does not tell them apart."""
+    rows = ex.attempts.get(call.key, [])
+    if call.step.settings.writes:
+        return rows
+    return [r for r in rows if r["inputs"] in (None, call.digest)]
 
 
 def _asked(ex: Execution, row: Row) -> policy.Asked:
@@ -274,8 +298,10 @@ def _asked(ex: Execution, row: Row) -> policy.Asked:
     choice = choice_of(answer) if row["kind"] != "required" else "again"
     if row["kind"] == "unknown_outcome":
         choice = "again" if choice == "not_happened" else choice
-    if (choice or "").startswith("rerun:") and _ran_since(ex, row, (choice or "").removeprefix("rerun:")):
-        choice = "again"
+    if (choice or "").startswith("rerun:"):
+        name = (choice or "").removeprefix("rerun:")
+        if not any(choices.older(r, row["branch"], name, row["asked_seq"]) for r in ex.records.values()):
+            choice = "again"  # it was set aside, and has run again or is not called any more
     return policy.Asked(
         id=row["id"], status=QuestionStatus(row["status"]), attempts=row["attempts"], choice=choice, answer=answer,
         by=row["answered_by"], answered_us=row["answered_us"],
@@ -284,7 +310,7 @@ def _asked(ex: Execution, row: Row) -> policy.Asked:
 
 def move_for(ex: Execution, call: Call) -> policy.Move:
     """What to do next with this call."""
-    rows = [r for r in ex.attempts.get(call.key, ()) if r["outcome"] is not None]
+    rows = [r for r in tries(ex, call) if r["outcome"] is not None]
     asked = asking.about_failure(ex, call)
     if not rows and not asked:
         return policy.Try(number=1)
@@ -294,18 +320,21 @@ def move_for(ex: Execution, call: Call) -> policy.Move:
         ways=tuple(policy.Way(label=a.label, ask=a.ask) for a in call.step.hooks.approaches), attempts=o.attempts,
         source_digest=call.step.digest, now_us=ex.now_us(), resumed=ex.resumed,
     )  # fmt: skip
-    return policy.next_move(trouble, chance=ex.edge.chance())
+    move = policy.next_move(trouble, chance=ex.edge.chance())
+    if isinstance(move, policy.Ask) and asking.known_already(ex, call) is not None:
+        return policy.Try(number=len(policy.failed_tries(trouble.past)) + 1)
+    return move
 
 
 def last_reason(ex: Execution, call: Call) -> str:
     """Why the newest try failed."""
-    rows = ex.attempts.get(call.key, ())
+    rows = tries(ex, call)
     return str(rows[-1]["reason"]) if rows else "it failed"
 
 
 def last_kind(ex: Execution, call: Call) -> str:
     """The kind of the newest failure."""
-    rows = ex.attempts.get(call.key, ())
+    rows = tries(ex, call)
     return str(rows[-1]["kind"]) if rows else FailureKind.FIXABLE.value
 
 
@@ -318,64 +347,3 @@ async def withdraw(ex: Execution, question_ids: tuple[str, ...]) -> None:
     for question_id in question_ids:
         row = await ex.write(partial(_withdraw, ex, question_id), durable=True)
         ex.remember_question(row)
-
-
-async def give_up(ex: Execution, call: Call, reason: str, kind: str) -> StepFailed:
-    """Record that the step failed for good: a resume raises the same."""
-    record = Record(
-        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
-        state="failed", inputs=call.digest, args=call.args(), summary=free_text(reason, 1000), why=kind,
-        started_us=ex.now_us(), ended_us=ex.now_us(),
-    )  # fmt: skip
-    await ex.append(record, durable=True)
-    return StepFailed(call.step.name, reason, kind=kind)
-
-
-async def fatal(ex: Execution, call: Call, reason: str) -> None:
-    """Nothing helps: the item of a map fails, or the run ends."""
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
-
-    if call.step.settings.on_failure == "raise" or call.place.item is not None:
-        raise await give_up(ex, call, reason, FailureKind.FATAL.value)
-    ex.halt(Stop(RunStatus.FAILED, f"{call.step.name}: {reason}", call.step.name))
-    await ex.forever()
-
-
-async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]:
-    """Do what a person chose: (is the step finished?, its value)."""
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
-
-    if move.choice == "stop":
-        ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {move.by or 'a person'}", call.step.name, FailureKind.FIXABLE))
-        await ex.forever()
-    if move.choice == "rerun":
-        ex.restart(f"{move.detail} is run again, as {move.by or 'a person'} chose")
-        await ex.forever()
-    if move.choice in ("value", "by_hand"):
-        given = move.answer.get("value" if move.choice == "value" else "receipt")
-        return True, await given_value(ex, call, given, f"given by {move.by or 'a person'}")
-    if move.choice == "skip":
-        await ex.append(_skipped(ex, call, move.by), durable=True)
-        reading.skipped(call)
-        return True, None
-    raise Superseded(ex.hold.run_id, f"the choice {move.choice!r} is unknown to this version")
-
-
-def _skipped(ex: Execution, call: Call, by: str | None) -> Record:
-    return Record(
-        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
-        state="skipped", effect=call.step.settings.effect.value if call.step.settings.writes else None, inputs=call.digest,
-        args=call.args(), summary="skipped", why=f"skipped by {by or 'a person'}", started_us=ex.now_us(), ended_us=ex.now_us(),
-    )  # fmt: skip
-
-
-async def given_value(ex: Execution, call: Call, given: Any, why: str) -> Any:
-    """Record a value a person gave as the step's result."""
-    value = call.step.typed.validate_python(given)
-    record, text, value = reading.made(ex, call, value, Attempt(), ex.now_us(), approach="by hand")
-    record.usd, record.why = None, why
-    await ex.append(record, durable=True, text=text)
-    return value
-
-
-

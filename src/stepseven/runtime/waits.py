@@ -7,10 +7,12 @@ events and queues count as inside the run. Anything else (a socket, ``asyncio.sl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import gc
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+from types import CodeType, FrameType
 from typing import Any
 
 from stepseven.model import WaitingFor
@@ -37,11 +39,32 @@ class Standing(StrEnum):
     FOREIGN = "foreign"
 
 
+_HERE = PurePath(__file__).parent.parent
+_BETWEEN = {"coroutine_wrapper", "async_generator_asend", "async_generator_athrow"}
 _INSIDE_FILES = {"locks.py", "queues.py", "taskgroups.py"}
 
 
+#: The code objects under which a step's own code runs: what it waits for is never inside the run.
+STEP_CODE: set[CodeType] = set()
+
+
+class Flight:
+    """A call in flight, and who else wants its record."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        """The call ended: the others look again."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
 def standing(
-    task: asyncio.Task[Any], tasks: Iterable[asyncio.Future[Any]], durable: Iterable[Any], inside: Iterable[Any]
+    task: asyncio.Task[Any], tasks: Collection[asyncio.Future[Any]], durable: Collection[Any], inside: Collection[Any]
 ) -> Standing:
     """Whether *task* could go on now, and if not, what it waits for."""
     waiter = getattr(task, "_fut_waiter", None)
@@ -49,43 +72,70 @@ def standing(
         return Standing.RUNNABLE
     if waiter in durable:
         return Standing.DURABLE
-    if waiter in tasks or waiter in inside:
+    if waiter in inside:
         return Standing.INSIDE
+
+    def ours(future: Any) -> bool:
+        return future.done() or future in tasks or future in durable or future in inside
+
+    stack = list(frames(task))
+    if any(frame.f_code in STEP_CODE for frame in stack):
+        return Standing.FOREIGN
     children = getattr(waiter, "_children", None)  # asyncio.gather
-    if children is not None and all(c.done() or c in tasks or c in durable or c in inside for c in children):
+    if ours(waiter) or (children is not None and all(map(ours, children))) or _waits_inside(stack, ours):
         return Standing.INSIDE
-    frame = innermost(task)
-    if frame is not None:
-        path = PurePath(frame.f_code.co_filename)
-        if path.parent.name == "asyncio":
-            if path.name in _INSIDE_FILES:
-                return Standing.INSIDE
-            if path.name == "tasks.py" and frame.f_code.co_name == "_wait" and frame.f_locals.get("timeout") is None:
-                waited = frame.f_locals.get("fs", ())
-                if all(f.done() or f in tasks or f in durable or f in inside for f in waited):
-                    return Standing.INSIDE
-    return Standing.FOREIGN
+    return Standing.INSIDE if any(map(_shields(waiter), tasks)) else Standing.FOREIGN
 
 
-def innermost(task: asyncio.Task[Any]) -> Any:
-    """The frame in which *task* is suspended."""
+def _waits_inside(stack: list[FrameType], ours: Callable[[Any], bool]) -> bool:
+    """Whether the innermost code is asyncio's own: a lock, a queue, a task group, or a wait for our tasks."""
+    if not stack:
+        return False
+    frame = stack[-1]
+    path = PurePath(frame.f_code.co_filename)
+    if path.parent.name != "asyncio":
+        return False
+    if path.name in _INSIDE_FILES:
+        return True
+    waited = path.name == "tasks.py" and frame.f_code.co_name == "_wait" and frame.f_locals.get("timeout") is None
+    return waited and all(map(ours, frame.f_locals.get("fs", ())))
+
+
+def _shields(waiter: Any) -> Callable[[Any], bool]:
+    """Whether a task is what ``asyncio.shield`` waits for behind *waiter*: it keeps the outer future in its callback only."""
+
+    def found(task: Any) -> bool:
+        callbacks = getattr(task, "_callbacks", None) or ()
+        cells = [cell for callback, _ in callbacks for cell in getattr(callback, "__closure__", None) or ()]
+        return any(cell.cell_contents is waiter for cell in cells)
+
+    return found
+
+
+def frames(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """The frames in which *task* is suspended, outermost first."""
     coro: Any = task.get_coro()
-    frame = None
     while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None) or frame
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
-    return frame
+        for name in ("cr_frame", "gi_frame", "ag_frame"):
+            frame = getattr(coro, name, None)
+            if frame is not None:
+                yield frame
+        coro = _awaited(coro)
+
+
+def _awaited(coro: Any) -> Any:
+    """What a coroutine is suspended in. ``__await__`` and ``__anext__`` put an object between that shows it to nobody else."""
+    found = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+    if type(found).__name__ in _BETWEEN:
+        return next((o for o in gc.get_referents(found) if hasattr(o, "cr_frame") or hasattr(o, "ag_frame")), None)
+    return found
 
 
 def foreign_place(task: asyncio.Task[Any]) -> str | None:
     """File and line of the user's code that waits for something stepseven does not know."""
-    coro: Any = task.get_coro()
     found = None
-    while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
-        if frame is not None and "stepseven" not in PurePath(frame.f_code.co_filename).parts[:-1]:
-            path = PurePath(frame.f_code.co_filename)
-            if path.parent.name != "asyncio":
-                found = f"{path.name}:{frame.f_lineno}"
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    for frame in frames(task):
+        path = PurePath(frame.f_code.co_filename)
+        if path.parent.name != "asyncio" and not path.is_relative_to(_HERE):
+            found = f"{path.name}:{frame.f_lineno}"
     return found

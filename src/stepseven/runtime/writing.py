@@ -17,7 +17,7 @@ from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, NotRecordable, SecretFound, StepsevenError, Superseded, TooLarge
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, QuestionKind, WaitingFor
-from stepseven.runtime import asking, ceilings, doubt, reading, trouble
+from stepseven.runtime import asking, ceilings, choices, doubt, reading, trouble
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.calls import Call
 from stepseven.runtime.declared import start_plain
@@ -40,12 +40,16 @@ BUSY_LOOK_US = 1_000_000
 
 @dataclass(slots=True)
 class Sent:
-    """What became of one send: a value, or a claim in doubt (``proven``: it is certain that nothing happened)."""
+    """What became of one send: a value, or a claim in doubt.
+
+    ``proven``: it is certain that nothing happened. ``repeat``: the claim stays in doubt, but the other side honours its key.
+    """
 
     done: bool
     value: Any = None
     doubt: Claim | None = None
     proven: bool = False
+    repeat: Claim | None = None
 
 
 async def write(ex: Execution, call: Call) -> Any:
@@ -87,6 +91,7 @@ def intent_of(ex: Execution, call: Call) -> Intent:
 
 async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
     held: Claim | None = None  # a claim in doubt
+    repeat: Claim | None = None  # one that may be sent again all the same
     proven = False
     if call.key in ex.attempts or asking.about_failure(ex, call):
         held = await doubt.standing_claim(ex, intent)
@@ -95,13 +100,14 @@ async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
             found = await doubt.resolve(ex, call, intent, held, proven=proven)
             if found.done:
                 return found.value
-            held, proven = found.doubt, False
+            held, repeat, proven = found.doubt, found.repeat, False
             if held is not None:
                 continue
         move = trouble.move_for(ex, call)
+        again, repeat = repeat, None  # only at once: after a long wait the key may no longer be honoured
         if isinstance(move, policy.Try):
             await trouble.before(ex, call, move)
-            sent = await _claim_and_send(ex, call, intent, move)
+            sent = await _claim_and_send(ex, call, intent, move, again)
             if sent.done:
                 return sent.value
             held, proven = sent.doubt, sent.proven
@@ -114,16 +120,16 @@ async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
         elif isinstance(move, policy.Give):
             await trouble.fatal(ex, call, move.reason)
         elif move.choice in ("value", "by_hand"):
-            given = move.answer.get("value" if move.choice == "value" else "receipt")
-            return await receipt_by_hand(ex, call, intent, given, f"by {move.by or 'a person'}")
+            if await choices.fits(ex, call, move):
+                return await receipt_by_hand(ex, call, intent, choices.given_by(move), f"by {move.by or 'a person'}")
         else:
             done, value = await trouble.obey(ex, call, move)
             if done:
                 return value
 
 
-async def _claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try) -> Sent:
-    """Claim, and do whatever the claim finds."""
+async def _claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try, repeat: Claim | None) -> Sent:
+    """Claim (or send again under a claim in doubt), and do whatever the claim finds."""
     same = await conflict_after_change(ex, call)
     if same is not None:
         return same
@@ -133,6 +139,9 @@ async def _claim_and_send(ex: Execution, call: Call, intent: Intent, move: polic
         second = doubt.seconds_wanted(ex, call)
 
         def unit(tx: Any) -> Claim:
+            now = effects.look(tx, repeat.claim_id) if repeat is not None else None
+            if now is not None and repeat is not None and (now.tries, now.state) == (repeat.tries, repeat.state):
+                return effects.retry(tx, ex.hold, intent, repeat, ex.now_us())
             dead = ex.services.worker.dead_workers(tx)
             return effects.claim(tx, ex.hold, intent, claim_id, ex.now_us(), proven_dead=dead, second=second)
 
@@ -358,7 +367,7 @@ async def _unsettled(
     if not proven:
         row["outcome"] = "unknown"
     probe = call.step.hooks.probe is not None
-    state = EffectState.REFUSED if proven and not probe else EffectState.UNKNOWN
+    state = EffectState.REFUSED if proven and not probe and not claim.doubtful else EffectState.UNKNOWN
     ended = None if still_running else ex.now_us()
     await trouble.record_attempt(
         ex, call, row, lambda tx: effects.mark(tx, claim, state, ex.now_us(), gate_until_us=ended)
@@ -366,7 +375,7 @@ async def _unsettled(
     if state is EffectState.REFUSED:
         return Sent(done=False)
     held = await ex.store.read(lambda tx: effects.look(tx, claim.claim_id))
-    return Sent(done=False, doubt=held or claim, proven=proven)
+    return Sent(done=False, doubt=held or claim, proven=proven and not claim.doubtful)
 
 
 async def conflict_after_change(ex: Execution, call: Call) -> Sent | None:

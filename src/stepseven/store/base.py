@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from stepseven.store.statements import Statements
@@ -10,6 +10,7 @@ from stepseven.store.statements import Statements
 T = TypeVar("T")
 Row = Mapping[str, Any]
 Params = Mapping[str, Any]
+Values = Mapping[str, Any] | Sequence[Any]  #: by name, or in the statement's order (see ``Record.insert``)
 
 
 class Tx(Protocol):
@@ -17,15 +18,15 @@ class Tx(Protocol):
 
     sql: Statements
 
-    def one(self, statement: str, params: Params) -> Row | None:
+    def one(self, statement: str, params: Values) -> Row | None:
         """First row, or ``None``."""
         ...
 
-    def all(self, statement: str, params: Params) -> list[Row]:
+    def all(self, statement: str, params: Values) -> list[Row]:
         """Every row."""
         ...
 
-    def run(self, statement: str, params: Params) -> int:
+    def run(self, statement: str, params: Values) -> int:
         """Execute; the number of rows written."""
         ...
 
@@ -52,8 +53,15 @@ class Store(Protocol):
         """The same as ``write``, blocking, from any thread."""
         ...
 
-    def append_now(self, params: Params, *, durable: bool) -> bool | None:
-        """Try to append one record at once: whether it was written, or ``None`` when it has to queue (use ``write``)."""
+    def append_now(self, statement: str, values: Values, *, durable: bool) -> bool | None:
+        """Try to execute one inserting statement at once: whether it wrote a row, or ``None``: it has to queue (``append``)."""
+        ...
+
+    async def append(self, statement: str, values: Values, *, durable: bool) -> bool:
+        """Execute one inserting statement, grouped with whatever else waits: whether it wrote a row.
+
+        The same as a ``write`` of that statement, without a savepoint of its own: a statement that fails undoes itself.
+        """
         ...
 
     def enter(self) -> None:

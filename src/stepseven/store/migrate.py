@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -13,6 +14,7 @@ from stepseven.errors import SchemaMismatch, StoreUnavailable
 APPLICATION_ID = 0x53544537  # "STE7" in the file's header: tells a stepseven file from any other SQLite file
 
 
+@cache
 def migrations(database: str) -> list[tuple[int, str]]:
     """The released migrations of ``sqlite`` or ``postgres`` as (number, SQL), in order."""
     folder = resources.files("stepseven.store") / "migrations" / database
@@ -30,27 +32,37 @@ def split(script: str) -> Iterator[str]:
             statement = ""
 
 
-def migrate_sqlite(connection: sqlite3.Connection, url: str, retry: Callable[[Callable[[], Any]], Any]) -> None:
-    """Create the schema in an empty file, or check that the file has it.
+def check_sqlite(connection: sqlite3.Connection, url: str) -> int:
+    """Look whether the file is ours, and of this version. Changes nothing.
+
+    Returns:
+        Its schema: this version's, or 0 for an empty file.
 
     Raises:
-        SchemaMismatch: the file was written by another version; it was not touched.
-        StoreUnavailable: the file is another program's database.
+        SchemaMismatch: another version wrote it.
+        StoreUnavailable: it is another program's database.
     """
-    known = migrations("sqlite")
-    newest = known[-1][0]
-    if _version(connection, url) == newest:
-        return
-    # Read-only looks cost nothing; only a file that needs work is locked. The loser of a race finds the work done.
+    newest = migrations("sqlite")[-1][0]
+    found = _version(connection, url)
+    if found not in (0, newest):
+        older = found < newest
+        advice = "back it up, then run `stepseven migrate`" if older else "use the newer stepseven that wrote it"
+        raise SchemaMismatch(url, str(found), str(newest), advice=advice)
+    return found
+
+
+def migrate_sqlite(connection: sqlite3.Connection, url: str, retry: Callable[[Callable[[], Any]], Any]) -> None:
+    """Create the schema in an empty file. The loser of a race finds the work done.
+
+    Raises:
+        SchemaMismatch, StoreUnavailable: as ``check_sqlite``; nothing was changed.
+    """
+    if retry(lambda: check_sqlite(connection, url)):
+        return  # a read-only look costs nothing; only a file that needs work is locked
     retry(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
-        found = _version(connection, url)
-        if found not in (0, newest):
-            older = found < newest
-            advice = "back it up, then run `stepseven migrate`" if older else "use the newer stepseven that wrote it"
-            raise SchemaMismatch(url, str(found), str(newest), advice=advice)
-        if found == 0:
-            _apply(connection, known)
+        if check_sqlite(connection, url) == 0:
+            _apply(connection, migrations("sqlite"))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

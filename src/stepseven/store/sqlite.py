@@ -6,60 +6,36 @@ serves all. Without ``durable`` a commit reaches the operating system at once (i
 0.2 s; with it the commit waits for the disk, and so makes everything before it safe.
 
 ``PRAGMA synchronous`` is set before BEGIN (inside a transaction it has no effect). Other processes are waited for by a
-short random retry: SQLite's own busy handler backs off up to 100 ms and starves whoever came first.
+short random retry: SQLite's own busy handler backs off up to 100 ms and starves whoever came first. What happens to the
+log after a commit is ``_disk.py``'s part.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable
-from stepseven.store.base import Params, Row, Tx
+from stepseven.store._disk import Disk
+from stepseven.store._trouble import busy, cannot_open, explain
+from stepseven.store.base import Row, Tx, Values
 from stepseven.store.dialect import SQLITE
-from stepseven.store.migrate import migrate_sqlite
+from stepseven.store.migrate import check_sqlite, migrate_sqlite
 from stepseven.store.statements import Statements, statements
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
-FLUSH_AFTER_S = 0.12  # DESIGN: the disk within 0.2 s
 BATCH_UNITS = 256
 BATCH_S = 0.005  # a batch takes no longer, so nobody waits long for the lock
-CHECKPOINT_BYTES = 4 << 20
-RESTART_BYTES = 64 << 20
-
-_WHY = {
-    5: "another process has kept it locked for {busy:.0f} s: close what else writes to it, then try again",
-    6: "it is locked: close what else writes to it, then try again",
-    8: "the file or its folder is read-only: make it writable for this user",
-    10: "the disk reported an error while reading or writing it",
-    11: "the file is damaged: restore a backup",
-    13: "the disk is full: free some space, then try again; nothing was half-written",
-    14: "the file cannot be opened: check that the folder exists and is writable",
-    26: "the file is not a SQLite database: choose another file",
-}
-
-
-def explain(url: str, error: sqlite3.Error) -> StoreUnavailable:
-    """The error of the driver as ours, by SQLite's result code."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    why = _WHY.get(code)
-    return StoreUnavailable(url, why.format(busy=BUSY_TIMEOUT_S) if why else f"SQLite says: {error}")
-
-
-def busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds the lock, so that a retry is worth it."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+LOG_BYTES = 16 << 20  # what the log is cut back to when it starts again, should it have grown beyond
 
 
 class _Tx:
@@ -71,14 +47,14 @@ class _Tx:
         self.connection = connection
         self.sql = sql
 
-    def one(self, statement: str, params: Params) -> Row | None:
+    def one(self, statement: str, params: Values) -> Row | None:
         rows: list[Row] = self.connection.execute(statement, params).fetchall()
         return rows[0] if rows else None
 
-    def all(self, statement: str, params: Params) -> list[Row]:
+    def all(self, statement: str, params: Values) -> list[Row]:
         return self.connection.execute(statement, params).fetchall()
 
-    def run(self, statement: str, params: Params) -> int:
+    def run(self, statement: str, params: Values) -> int:
         cursor = self.connection.execute(statement, params)
         if cursor.description is not None:
             return len(cursor.fetchall())
@@ -86,16 +62,40 @@ class _Tx:
 
 
 class _Queued:
-    """A unit that waits for the writer thread, and who waits for it."""
+    """What waits for the writer thread: a unit, or one inserting statement; and the future of who waits for it."""
 
-    __slots__ = ("done", "durable", "error", "result", "unit")
+    __slots__ = ("durable", "error", "future", "loop", "result", "statement", "unit", "values")
 
-    def __init__(self, unit: Callable[[Tx], Any], durable: bool, done: Callable[[_Queued], None]) -> None:  # noqa: FBT001
-        self.unit = unit
+    def __init__(self, durable: bool, unit: Callable[[Tx], Any] | None, statement: str = "", values: Values = ()) -> None:  # noqa: FBT001
         self.durable = durable
-        self.done = done
+        self.unit = unit
+        self.statement = statement
+        self.values = values
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
+
+
+def _settle(batch: list[_Queued]) -> None:
+    """Tell those who wait in this loop. One who was cancelled meanwhile is told nothing; it was written all the same."""
+    for queued in batch:
+        if queued.future.done():
+            continue
+        if queued.error is not None:
+            queued.future.set_exception(queued.error)
+        else:
+            queued.future.set_result(queued.result)
+
+
+def _tell(batch: list[_Queued]) -> None:
+    """Wake each loop once: every wake-up of a loop from another thread is a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Queued]] = {}
+    for queued in batch:
+        by_loop.setdefault(queued.loop, []).append(queued)
+    for loop, waiting in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, waiting)
 
 
 class SqliteStore:
@@ -111,39 +111,53 @@ class SqliteStore:
         self._read_lock = self._lock if self.memory else threading.Lock()
         self._queue: deque[_Queued] = deque()
         self._wake = threading.Event()
-        self._dirty = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
+        self._disk = None if self.memory else Disk(path, self._lock)
         self._closing = False
         self._under_way = 0
         self._full: bool | None = None
         self._writer = self._connect()
         try:
             migrate_sqlite(self._writer, url, self._retry)
+            self._reader = self._writer if self.memory else self._connect()
         except sqlite3.Error as error:
             self._writer.close()
-            raise explain(url, error) from error
+            raise explain(url, path, error) from error
         except BaseException:
             self._writer.close()
             raise
         self._tx = _Tx(self._writer, self.sql)
-        self._reader = self._writer if self.memory else self._connect()
         self._read_tx = _Tx(self._reader, self.sql)
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _connect(self) -> sqlite3.Connection:
-        if not self.memory and not Path(self.path).parent.is_dir():
-            raise StoreUnavailable(self.url, f"the folder {Path(self.path).parent} does not exist: create it first")
+        why = None if self.memory else cannot_open(self.path)
+        if why is not None:
+            raise StoreUnavailable(self.url, why)
+        connection = None
         try:
             connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
             connection.row_factory = sqlite3.Row
             if not self.memory:
-                self._retry(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchall())
-                connection.execute("PRAGMA wal_autocheckpoint=0")  # the flusher does it, off the path of a step
+                self._prepare(connection)
             connection.execute("PRAGMA foreign_keys=ON")
-        except sqlite3.Error as error:
-            raise explain(self.url, error) from error
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):  # it quotes the damage, which need not be text
+                raise explain(self.url, self.path, error, opening=True) from error
+            raise
         return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Look first, then switch to the write-ahead log: a file that is not ours stays as it is."""
+        self._retry(lambda: check_sqlite(connection, self.url))
+        mode = self._retry(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        if mode != "wal":
+            raise StoreUnavailable(self.url, "its file system has no shared memory for several processes: use a local disk")
+        connection.execute("PRAGMA wal_autocheckpoint=0")  # the disk thread does it, off the path of a step
+        connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
 
     def _retry(self, call: Callable[[], T]) -> T:
         """Repeat *call* while another process holds the lock: short random waits, the same for everybody."""
@@ -167,15 +181,16 @@ class SqliteStore:
         self._under_way -= 1
 
     def _set_sync(self, durable: bool) -> None:  # noqa: FBT001
+        if self._disk is not None and self._disk.error is not None:
+            raise StoreUnavailable(self.url, f"the disk failed to save what was written ({self._disk.error}): start again")
         full = durable or self._always
         if self._full is not full:
             self._writer.execute("PRAGMA synchronous=FULL" if full else "PRAGMA synchronous=NORMAL")
             self._full = full
 
-    def _written(self, durable: bool) -> None:  # noqa: FBT001
-        if not (durable or self._always or self.memory) and not self._dirty.is_set():
-            self._start_threads()
-            self._dirty.set()
+    def _wrote(self, units: int) -> None:
+        if self._disk is not None:
+            self._disk.wrote(units, safe=self._full is True)
 
     def _inline(self, durable: bool) -> bool:  # noqa: FBT001
         """Whether to commit in the caller's own thread; takes the lock if so."""
@@ -183,46 +198,34 @@ class SqliteStore:
             return False
         return self._lock.acquire(blocking=False)
 
-    def append_now(self, params: Params, *, durable: bool) -> bool | None:
+    def append_now(self, statement: str, values: Values, *, durable: bool) -> bool | None:
         if not self._inline(durable):
             return None
         try:
             self._set_sync(durable)
-            written = self._writer.execute(self.sql.append_step, params).rowcount == 1
+            written = self._writer.execute(statement, values).rowcount == 1
+            self._wrote(1)
         except sqlite3.Error as error:
             if busy(error):
                 return None
-            raise explain(self.url, error) from error
+            raise explain(self.url, self.path, error) from error
         finally:
             self._lock.release()
-        self._written(durable)
         return written
+
+    async def append(self, statement: str, values: Values, *, durable: bool) -> bool:
+        return bool(await self._enqueue(_Queued(durable, None, statement, values)))
 
     async def write(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
         if self._inline(durable):
             try:
                 started = self._begin_once(durable)
                 if started:
-                    return self._finish_alone(unit, durable)
+                    return self._finish_alone(unit)
             finally:
                 self._lock.release()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(queued: _Queued) -> None:
-            if future.done():  # the waiter was cancelled; the unit was written all the same
-                return
-            if queued.error is not None:
-                future.set_exception(queued.error)
-            else:
-                future.set_result(queued.result)
-
-        def done(queued: _Queued) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, queued)
-
-        self._enqueue(_Queued(unit, durable, done))
-        return await future
+        result: T = await self._enqueue(_Queued(durable, unit))
+        return result
 
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
         with self._lock:
@@ -230,8 +233,8 @@ class SqliteStore:
                 self._set_sync(durable)
                 self._retry(lambda: self._writer.execute("BEGIN IMMEDIATE"))
             except sqlite3.Error as error:
-                raise explain(self.url, error) from error
-            return self._finish_alone(unit, durable)
+                raise explain(self.url, self.path, error) from error
+            return self._finish_alone(unit)
 
     def _begin_once(self, durable: bool) -> bool:  # noqa: FBT001
         try:
@@ -240,19 +243,19 @@ class SqliteStore:
         except sqlite3.Error as error:
             if busy(error):
                 return False
-            raise explain(self.url, error) from error
+            raise explain(self.url, self.path, error) from error
         return True
 
-    def _finish_alone(self, unit: Callable[[Tx], T], durable: bool) -> T:  # noqa: FBT001
+    def _finish_alone(self, unit: Callable[[Tx], T]) -> T:
         try:
             result = unit(self._tx)
             self._writer.execute("COMMIT")
         except BaseException as error:
             self._rollback()
             if isinstance(error, sqlite3.Error):
-                raise explain(self.url, error) from error
+                raise explain(self.url, self.path, error) from error
             raise
-        self._written(durable)
+        self._wrote(1)
         return result
 
     def _rollback(self) -> None:
@@ -261,19 +264,15 @@ class SqliteStore:
 
     # -- the writer thread --------------------------------------------------------------------------------------------
 
-    def _enqueue(self, queued: _Queued) -> None:
+    def _enqueue(self, queued: _Queued) -> asyncio.Future[Any]:
         if self._closing:
             raise StoreUnavailable(self.url, "it was closed")
         self._queue.append(queued)
-        self._start_threads()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_loop, name="stepseven_writer", daemon=True)
+            self._thread.start()
         self._wake.set()
-
-    def _start_threads(self) -> None:
-        if not self._threads:
-            jobs = [self._write_loop] if self.memory else [self._write_loop, self._flush_loop]
-            self._threads = [threading.Thread(target=job, name=f"stepseven{job.__name__}", daemon=True) for job in jobs]
-            for thread in self._threads:
-                thread.start()
+        return queued.future
 
     def _write_loop(self) -> None:
         while True:
@@ -282,13 +281,13 @@ class SqliteStore:
             while self._queue:
                 with self._lock:
                     batch = self._commit_batch()
-                for queued in batch:
-                    queued.done(queued)
+                _tell(batch)
             if self._closing:
                 return
 
     def _commit_batch(self) -> list[_Queued]:
         batch: list[_Queued] = []
+        waiting = len(self._queue)
         durable = any(queued.durable for queued in list(self._queue)[:BATCH_UNITS])
         try:
             self._set_sync(durable)
@@ -298,64 +297,39 @@ class SqliteStore:
                 if self._queue[0].durable and not durable:
                     break  # it came after the barrier was decided: the next batch is its own
                 batch.append(self._queue.popleft())
-                self._run_in_savepoint(batch[-1])
+                self._execute(batch[-1])
             self._writer.execute("COMMIT")
-            self._written(durable)
-        except sqlite3.Error as error:
+            self._wrote(len(batch))
+        except (sqlite3.Error, StoreUnavailable) as error:
             self._rollback()
-            batch = batch or [self._queue.popleft()]
+            # Nothing could begin: whoever waited through it need not wait through the same again.
+            batch = batch or [self._queue.popleft() for _ in range(waiting)]
+            why = explain(self.url, self.path, error) if isinstance(error, sqlite3.Error) else error
             for queued in batch:
-                queued.error = queued.error or explain(self.url, error)
+                queued.error = queued.error or why
         return batch
 
-    def _run_in_savepoint(self, queued: _Queued) -> None:
-        self._writer.execute("SAVEPOINT unit")
-        try:
-            queued.result = queued.unit(self._tx)
-        except sqlite3.Error as error:
-            if not self._writer.in_transaction:  # SQLite rolled the whole batch back (full disk): all of it failed
-                raise
-            self._writer.execute("ROLLBACK TO unit")
-            queued.error = explain(self.url, error)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for this unit
-            self._writer.execute("ROLLBACK TO unit")
-            queued.error = error
-        self._writer.execute("RELEASE unit")
+    def _execute(self, queued: _Queued) -> None:
+        """Execute one of a batch so that its failure hurts nobody else's part of it.
 
-    # -- the disk -----------------------------------------------------------------------------------------------------
-
-    def _flush_loop(self) -> None:
-        keeper = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        Raises:
+            sqlite3.Error: SQLite rolled the whole batch back (a full disk): all of it failed.
+        """
+        if queued.unit is not None:
+            self._writer.execute("SAVEPOINT unit")
         try:
-            while True:
-                self._dirty.wait()
-                if not self._closing:
-                    time.sleep(FLUSH_AFTER_S)
-                self._dirty.clear()
-                self._flush(keeper)
-                if self._closing:
-                    return
-        finally:
-            keeper.close()
-
-    def _flush(self, keeper: sqlite3.Connection) -> None:
-        """Bring the log to the disk; when it has grown, its pages to the file. What cannot be done now is done next time."""
-        log = f"{self.path}-wal"
-        try:
-            fd = os.open(log, os.O_RDWR)
-        except FileNotFoundError:
-            return  # everything is in the file already
-        try:
-            os.fdatasync(fd) if hasattr(os, "fdatasync") else os.fsync(fd)
-            size = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-        with contextlib.suppress(sqlite3.OperationalError):  # somebody reads or writes: the next flush tries again
-            if size > RESTART_BYTES:
-                with self._lock:
-                    keeper.execute("PRAGMA wal_checkpoint(RESTART)")
-            elif size > CHECKPOINT_BYTES:
-                keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if queued.unit is not None:
+                queued.result = queued.unit(self._tx)
+            else:
+                queued.result = self._writer.execute(queued.statement, queued.values).rowcount == 1
+        except BaseException as error:
+            queued.error = explain(self.url, self.path, error) if isinstance(error, sqlite3.Error) else error
+            if not self._writer.in_transaction:
+                raise sqlite3.OperationalError(f"the transaction is gone: {error}") from error
+            if queued.unit is not None:
+                self._writer.execute("ROLLBACK TO unit")
+        if queued.unit is not None:
+            self._writer.execute("RELEASE unit")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -366,23 +340,27 @@ class SqliteStore:
         """Run *unit* on a snapshot, in this thread: local reads are faster than a hand-over to another one."""
         with self._read_lock:
             try:
-                self._retry(lambda: self._reader.execute("BEGIN"))
-                try:
-                    return unit(self._read_tx)
-                finally:
-                    if self._reader.in_transaction:
-                        self._reader.execute("ROLLBACK")
+                return self._retry(lambda: self._read_once(unit))
             except sqlite3.Error as error:
-                raise explain(self.url, error) from error
+                raise explain(self.url, self.path, error) from error
+
+    def _read_once(self, unit: Callable[[Tx], T]) -> T:
+        self._reader.execute("BEGIN")
+        try:
+            return unit(self._read_tx)
+        finally:
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
 
     def close(self) -> None:
         if self._closing:
             return
         self._closing = True
         self._wake.set()
-        self._dirty.set()
-        for thread in self._threads:
-            thread.join(timeout=BUSY_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.join(BUSY_TIMEOUT_S)
+        if self._disk is not None:
+            self._disk.close(BUSY_TIMEOUT_S)
         with self._lock:
             if not self.memory:
                 with contextlib.suppress(sqlite3.OperationalError):  # another process reads: it will do it

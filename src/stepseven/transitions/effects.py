@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,8 +56,9 @@ class Claim:
     receipt: str | None
     owner: str | None
     run_no: int
-    claimed_us: int
+    claimed_us: int  # of the first send that may have happened
     gate_until_us: int
+    doubtful: bool = False  # sent again although an earlier send may have happened: a refusal proves nothing about that one
 
 
 def _claim(verdict: Verdict, row: Row) -> Claim:
@@ -68,7 +70,7 @@ def _claim(verdict: Verdict, row: Row) -> Claim:
 
 
 def claim(
-    tx: Tx, hold: Hold, intent: Intent, claim_id: str, now_us: int, *, proven_dead: frozenset[str], second: int = 0
+    tx: Tx, hold: Hold, intent: Intent, claim_id: str, now_us: int, *, proven_dead: Container[str], second: int = 0
 ) -> Claim:
     """Claim the effect, or say why not. *second*: generations that a person asked for on top ("a second one").
 
@@ -96,7 +98,7 @@ def claim(
     return _claim(Verdict.UNKNOWN, row)
 
 
-def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: frozenset[str]) -> bool:
+def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> bool:
     """Whether another run's claim is nobody's any more: that run ended, or its owner is dead and it asks nobody about it."""
     other = tx.one(tx.sql.run_by_no, {"no": row["run_no"]})
     if other is None or other["ended_us"] is not None:
@@ -131,7 +133,7 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
         raise lost(tx, hold)
     row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
     assert row is not None  # just updated  # noqa: S101
-    return _claim(Verdict.GO, row)
+    return replace(_claim(Verdict.GO, row), doubtful=held.state is not EffectState.REFUSED)
 
 
 def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:

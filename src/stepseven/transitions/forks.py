@@ -9,7 +9,7 @@ from stepseven.errors import Superseded
 from stepseven.store.base import Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK
 from stepseven.transitions.runs import Admission, admit, known
-from stepseven.transitions.state import steps_range
+from stepseven.transitions.state import Record, steps_range
 
 
 def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str, str], now_us: int) -> None:
@@ -47,6 +47,7 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
     hold = {"run_no": new["no"], "owner": "fork", "fence": taken["fence"]}
     for row in rows:
         if row["id"] < cut:
-            tx.run(tx.sql.append_step, {**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK), **hold})
+            record = Record(**{**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK)})
+            tx.run(*record.insert(tx.sql, (new["no"], taken["fence"], "fork")))
     tx.run(tx.sql.copy_questions, {"from_no": run["no"], "run_no": new["no"], "asked_seq": cut & SEQ_MASK, "suffix": f"_{new['no']}"})
     tx.run(tx.sql.release_run, {**hold, "reason": f"forked from {run_id} at {from_step}", "executing_us": 0, "now": now_us})

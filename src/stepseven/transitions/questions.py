@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +47,9 @@ def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
         Superseded: the run is no longer ours.
     """
     guard(tx, hold)
+    into = tx.one(tx.sql.question, {"id": a.folded_into}) if a.folded_into is not None else None
+    if into is None or into["status"] != "open":  # it has its answer already: this one would never get any
+        a = replace(a, folded_into=None)
     options = [
         {"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in a.draft.options
     ]
@@ -125,12 +128,18 @@ def _close(tx: Tx, hold: Hold, question_id: str, status: str, now_us: int) -> Ro
     return tx.one(tx.sql.question, {"id": question_id})
 
 
-def fold(tx: Tx, hold: Hold, question_ids: list[str], into: str, now_us: int) -> None:
-    """Let one question stand for several: its answer is theirs."""
+def fold(tx: Tx, hold: Hold, question_ids: Sequence[str], into: str, now_us: int) -> list[Row]:
+    """Let one open question stand for several: its answer is theirs.
+
+    Returns:
+        The folded questions as they are now.
+    """
     guard(tx, hold)
     for question_id in question_ids:
         tx.run(tx.sql.fold_question, {"id": question_id, "into": into})
     tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    rows = [tx.one(tx.sql.question, {"id": question_id}) for question_id in question_ids]
+    return [row for row in rows if row is not None]
 
 
 def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: int) -> None:
@@ -165,6 +174,8 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
 # -- what is a valid answer -------------------------------------------------------------------------------------------
 
 _LIMITS = ("usd", "tokens", "steps", "seconds")
+_SECONDS_END = 1e12  # a larger number is a moment in microseconds, not a length of time in seconds
+_LAST_US = round(datetime.max.replace(tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def valid_answer(row: Row, value: Any, now_us: int) -> Any:
@@ -220,27 +231,59 @@ _JSON_TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Why *value* is not what a JSON schema asks for; ``None`` if it is. Knows types, enums, required fields and unions."""
-    if "$ref" in schema or not schema:
-        return None  # the run itself checks what this cannot
-    if "anyOf" in schema:
-        whys = [mismatch(s, value) for s in schema["anyOf"]]
-        return None if None in whys else " or ".join(str(w) for w in whys)
-    if "enum" in schema and value not in schema["enum"]:
+    """Why *value* is not what a JSON schema asks for; ``None`` if it is.
+
+    Knows types, enums, constants, required fields, unions, tuples and references. What else a schema says, the run itself checks
+    when it reads the answer; it asks again if it has to.
+    """
+    return _mismatch(schema, value, schema.get("$defs", {}))
+
+
+def _mismatch(schema: Any, value: Any, defs: Mapping[str, Any]) -> str | None:
+    if not isinstance(schema, Mapping):
+        return None
+    if "$ref" in schema:
+        return _mismatch(defs.get(str(schema["$ref"]).rpartition("/")[2]), value, defs)
+    for name in ("anyOf", "oneOf"):
+        if name in schema:
+            whys = [_mismatch(s, value, defs) for s in schema[name]]
+            return None if None in whys else " or ".join(dict.fromkeys(map(str, whys)))
+    if "enum" in schema and not any(_same(value, known) for known in schema["enum"]):
         return f"{value!r} is not one of {', '.join(map(repr, schema['enum']))}"
+    if "const" in schema and not _same(value, schema["const"]):
+        return f"{value!r} is not {schema['const']!r}"
     kind = schema.get("type")
     if isinstance(kind, str) and kind in _JSON_TYPES and not _JSON_TYPES[kind](value):
         return f"{value!r} is not of type {kind}"
-    if kind == "object" and isinstance(value, Mapping):
-        missing = [name for name in schema.get("required", ()) if name not in value]
-        if missing:
-            return f"{', '.join(missing)} is missing"
-        for name, inner in schema.get("properties", {}).items():
-            why = mismatch(inner, value[name]) if name in value else None
-            if why:
-                return f"{name}: {why}"
-    if kind == "array" and isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        return next((w for w in (mismatch(schema["items"], item) for item in value) if w), None)
+    if isinstance(value, Mapping):
+        return _fields_mismatch(schema, value, defs)
+    return _items_mismatch(schema, value, defs) if isinstance(value, list) else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal as JSON: there, true is not 1."""
+    return bool(a == b) and isinstance(a, bool) is isinstance(b, bool)
+
+
+def _fields_mismatch(schema: Mapping[str, Any], value: Mapping[str, Any], defs: Mapping[str, Any]) -> str | None:
+    missing = [name for name in schema.get("required", ()) if name not in value]
+    if missing:
+        return f"{', '.join(missing)} is missing"
+    known = schema.get("properties", {})
+    for name, part in value.items():
+        why = _mismatch(known.get(name, schema.get("additionalProperties")), part, defs)
+        if why:
+            return f"{name}: {why}"
+    return None
+
+
+def _items_mismatch(schema: Mapping[str, Any], value: list[Any], defs: Mapping[str, Any]) -> str | None:
+    each = [*schema.get("prefixItems", ())]
+    rest = schema.get("items")
+    for i, item in enumerate(value):
+        why = _mismatch(each[i] if i < len(each) else rest, item, defs)
+        if why:
+            return f"[{i}]: {why}"
     return None
 
 
@@ -251,13 +294,17 @@ def _wait(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     if isinstance(until, bool) or until is None:
         raise InvalidAnswer(row["id"], 'wait needs until: {"choice": "wait", "until": "2026-03-14T09:00:00Z"} or seconds')
     if isinstance(until, int | float):
-        return {"until": int(until) if until > 1e12 else now_us + round(until * 1e6)}
-    try:
-        moment = datetime.fromisoformat(str(until))
-    except ValueError as error:
-        raise InvalidAnswer(row["id"], f"until {until!r} is neither a time such as 2026-03-14T09:00:00Z nor seconds") from error
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return {"until": round(moment.timestamp() * 1e6)}
+        moment_us = int(until) if until > _SECONDS_END else now_us + round(until * 1e6)
+    else:
+        try:
+            moment = datetime.fromisoformat(str(until))
+            moment_us = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6)
+        except (ValueError, OverflowError) as error:
+            why = f"until {until!r} is neither a time such as 2026-03-14T09:00:00Z nor seconds"
+            raise InvalidAnswer(row["id"], why) from error
+    if moment_us > _LAST_US:
+        raise InvalidAnswer(row["id"], f"until {until!r} is too far away")
+    return {"until": moment_us}
 
 
 def _value(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
@@ -285,11 +332,20 @@ def _receipt(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
 
 def _raise(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     del now_us
+    limit = json.loads(row["context"]).get("limit") or {}
+    unit = limit_unit(row["key"])
     found = {name: given[name] for name in _LIMITS if name in given}
     good = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in found.values())
-    if len(found) != 1 or not good:
-        raise InvalidAnswer(row["id"], 'raise needs the new ceiling: {"choice": "raise", "usd": 5}')
+    if list(found) != [unit] or not good:
+        raise InvalidAnswer(row["id"], f'raise needs the new ceiling: {{"choice": "raise", "{unit}": 5}}')
+    if found[unit] <= (limit.get("ceiling") or 0):
+        raise InvalidAnswer(row["id"], f"{found[unit]} is no more than the limit is now, {limit['ceiling']:g} {unit}")
     return found
+
+
+def limit_unit(what: str) -> str:
+    """The unit of a field of ``Limits``, as ``raise`` names it."""
+    return "usd" if "usd" in what else what
 
 
 _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {

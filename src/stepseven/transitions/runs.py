@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,7 @@ def known(tx: Tx, run_id: str) -> Row:
     return run
 
 
-def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: frozenset[str]) -> bool:
+def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str]) -> bool:
     """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease."""
     if owner is None or owner in proven_dead:
         return True
@@ -88,7 +89,7 @@ def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: frozenset[str])
     return worker is None or worker["beat_us"] < now_us - LEASE_US
 
 
-def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: frozenset[str]) -> Taken:
+def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: Container[str]) -> Taken:
     """Become the run's owner, if nobody live is. Raises the fence; counts executions that broke off without a record."""
     if RunStatus(run["status"]).ended or not is_dead(tx, run["owner"], now_us, proven_dead):
         return Taken(run=run)
@@ -207,7 +208,7 @@ def release(tx: Tx, hold: Hold, reason: str, executing_us: int, now_us: int) -> 
     tx.run(tx.sql.release_run, {**hold.keys(), "reason": reason, "executing_us": executing_us, "now": now_us})
 
 
-def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: frozenset[str]) -> str:
+def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: Container[str]) -> str:
     """Ask a run to stop: at once when nobody executes it and no claim is open, else its owner does it.
 
     Returns:

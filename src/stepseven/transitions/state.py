@@ -9,7 +9,7 @@ from typing import Any
 
 from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 from stepseven.store.base import Row, Tx
-from stepseven.store.statements import SEQ_BITS, SEQ_MASK
+from stepseven.store.statements import SEQ_BITS, SEQ_MASK, Statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,10 @@ class Hold:
     def keys(self) -> dict[str, Any]:
         """As statement parameters."""
         return {"run_no": self.run_no, "owner": self.owner, "fence": self.fence}
+
+    def values(self) -> tuple[int, int, str]:
+        """The same by position, as ``Record.insert`` takes it."""
+        return (self.run_no, self.fence, self.owner)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,14 +61,21 @@ class Record:
         """Position among the run's records."""
         return self.id & SEQ_MASK
 
-    def params(self) -> dict[str, Any]:
-        """As statement parameters of ``append_step``."""
-        return {
-            "id": self.id, "branch": self.branch, "name": self.name, "key": self.key, "generation": self.generation,
-            "state": self.state, "effect": self.effect, "inputs": self.inputs, "args": self.args, "result": self.result,
-            "artifact": self.artifact, "summary": self.summary, "approach": self.approach, "why": self.why,
-            "usd": self.usd, "tokens": self.tokens, "started_us": self.started_us, "ended_us": self.ended_us,
-        }  # fmt: skip
+    def insert(self, sql: Statements, hold: tuple[int, int, str]) -> tuple[str, tuple[Any, ...]]:
+        """The statement that appends this record under *hold* (``Hold.values``), and its values in order."""
+        if (
+            self.effect is None and self.inputs is None and self.artifact is None and self.approach is None
+            and self.why is None and self.usd is None and self.tokens is None
+        ):  # fmt: skip
+            return sql.append_read, (
+                self.id, self.branch, self.name, self.key, self.generation, self.state, self.args, self.result, self.summary,
+                self.started_us, self.ended_us, *hold,
+            )  # fmt: skip
+        return sql.append_step, (
+            self.id, self.branch, self.name, self.key, self.generation, self.state, self.effect, self.inputs, self.args,
+            self.result, self.artifact, self.summary, self.approach, self.why, self.usd, self.tokens, self.started_us,
+            self.ended_us, *hold,
+        )  # fmt: skip
 
 
 RecordKey = tuple[str, str, str]  # branch, name, key

@@ -39,7 +39,7 @@ def append(
             tx.sql.insert_artifact,
             {"hash": artifact.hash, "size": artifact.size, "body": artifact.body, "location": artifact.location, "now": now_us},
         )
-    if tx.run(tx.sql.append_step, {**record.params(), **hold.keys()}) != 1 and not _is_mine(tx, hold, record):
+    if tx.run(*record.insert(tx.sql, hold.values())) != 1 and not _is_mine(tx, hold, record):
         raise lost(tx, hold)
     if begun is not None:
         tx.run(tx.sql.drop_attempt, begun)

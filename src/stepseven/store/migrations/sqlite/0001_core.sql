@@ -86,7 +86,8 @@ CREATE TABLE step (
     name          TEXT NOT NULL,
     key           TEXT NOT NULL,
     generation    INTEGER NOT NULL,
-    state         TEXT NOT NULL CHECK (state IN ('begun', 'done', 'failed', 'skipped')),
+    -- Not IN (…): SQLite builds a throw-away table for a list of three or more, at every insert.
+    state         TEXT NOT NULL CHECK (state = 'done' OR state = 'begun' OR state = 'failed' OR state = 'skipped'),
     effect        TEXT,                           -- NULL = read
     inputs        TEXT,                           -- digest; NULL where the key is the digest
     args          TEXT,                           -- digest per argument: tells which one changed
@@ -133,7 +134,7 @@ CREATE TABLE effect (
     claim_id      TEXT NOT NULL UNIQUE,
     tries         INTEGER NOT NULL DEFAULT 1,
     owner         TEXT,
-    state         TEXT NOT NULL CHECK (state IN ('claimed', 'done', 'refused', 'unknown')),
+    state         TEXT NOT NULL CHECK (state = 'claimed' OR state = 'done' OR state = 'refused' OR state = 'unknown'),
     inputs        TEXT NOT NULL,
     inputs_approved TEXT,
     arguments     TEXT,                           -- as shown to the person who has to decide
@@ -386,6 +387,10 @@ SELECT run.id AS run_id, run.client_id, run.workflow, run.status, run.waiting_fo
                    max(started_us) AS at_us
               FROM (SELECT * FROM attempt WHERE run_no = run.no AND outcome IN ('failed', 'unknown') ORDER BY n)
              GROUP BY branch, name, key ORDER BY at_us DESC LIMIT 20
+        ), known AS (  -- what the run found out about its client: set by it, or remembered from an answer
+            SELECT key, CASE WHEN length(value) <= 300 THEN json_object('value', json(value), 'version', max(version))
+                             ELSE json_object('value', substr(value, 1, 200) || '…', 'version', max(version)) END AS value
+              FROM fact WHERE client_id = run.client_id AND run_id = run.id GROUP BY key LIMIT 40
         ), asked AS (
             SELECT * FROM question WHERE run_no = run.no
         ), whole AS (
@@ -395,9 +400,12 @@ SELECT run.id AS run_id, run.client_id, run.workflow, run.status, run.waiting_fo
                 'inputs', CASE WHEN length(run.inputs) <= 4000 THEN json(run.inputs)
                                ELSE json_object('…', substr(run.inputs, 1, 2000) || '…') END,
                 'facts', (SELECT json_group_object(key, json(value)) FROM (
+                    SELECT key, value FROM known
+                    UNION ALL
                     SELECT key, CASE WHEN length(result) <= 400 THEN result
-                                     ELSE json_object('value', substr(result, 1, 200) || '…') END AS value
-                      FROM mine WHERE name IN ('client.get', 'client.set') AND branch = '' ORDER BY id LIMIT 40)),
+                                     ELSE json_object('value', substr(result, 1, 200) || '…') END
+                      FROM mine WHERE name = 'client.get' AND branch = '' AND result <> 'null'
+                       AND key NOT IN (SELECT key FROM known) LIMIT 40)),
                 'steps_complete', (SELECT json_group_array(name) FROM named
                     WHERE finished >= coalesce(items, branches) AND finished > 0),
                 'artifacts', (SELECT json_group_object(name, json(value)) FROM (

@@ -1,0 +1,102 @@
+"""Rows about one long run: what its steps take on the disk, and whether the last ones are dearer than the first."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from pydantic_core import to_json
+
+from benchmarks import floors
+from benchmarks.measure import EFFECTS, Goal, Line, Scale
+from benchmarks.rows_steps import new_layer
+from benchmarks.samples import CLOCK, message, reads
+from stepseven import Layer
+
+LAP = 100  # steps: a lap is what a median is taken over, so that one busy moment does not decide
+
+
+def file_bytes(path: Path | str) -> int:
+    """The size of a closed database with its log written back."""
+    connection = sqlite3.connect(path, timeout=5)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    return Path(path).stat().st_size
+
+
+def payload_bytes(n: int) -> float:
+    """Inputs and result of one step as JSON, on average over the first *n*."""
+    stride = max(1, n // 5000)
+    sizes = [len(to_json({"i": i})) + len(to_json(message(i))) for i in range(0, n, stride)]
+    return sum(sizes) / len(sizes)
+
+
+async def grow(scale: Scale, n: int) -> tuple[float, list[float]]:
+    """A run of *n* read steps on a fresh file: bytes per step on the disk, and seconds per lap."""
+    layer: Layer = new_layer(scale.folder)
+    path = layer.url.removeprefix("sqlite:///")
+    async with layer:
+        (await layer.run(reads(n=1), client="bench")).result()
+    empty = file_bytes(path)
+    CLOCK.laps.clear()
+    async with Layer(layer.url) as layer:
+        (await layer.run(reads(n=n, laps=n // LAP), client="bench")).result()
+    laps = [b - a for a, b in zip(CLOCK.laps, CLOCK.laps[1:], strict=False)]
+    return (file_bytes(path) - empty) / n, laps
+
+
+async def floor_bytes(scale: Scale, n: int) -> float:
+    path = scale.folder / f"floor-bytes{n}.db"
+    connection = floors.connect(path, "NORMAL")
+    await floors.run(connection, "r", n)
+    connection.close()
+    return file_bytes(path) / n
+
+
+async def _affordable(scale: Scale) -> int:
+    """100,000 steps, or what this machine makes in the time the two rows have together."""
+    began = perf_counter()
+    await grow(scale, 1000)
+    pace = (perf_counter() - began) / 1000
+    wanted = scale.pick(100_000, 10_000)
+    return min(wanted, int(scale.pick(34, 8) / pace) // 1000 * 1000)
+
+
+async def growth(scale: Scale) -> list[Line]:
+    largest = await _affordable(scale)
+    goal = Goal(first=420, final=390)
+    lines: list[Line] = []
+    per_step: list[float] = []
+    laps: list[float] = []
+    for n in sorted({1000, largest // 10 // 100 * 100 or 1000, largest}):
+        each, laps = await grow(scale, n)
+        payload = payload_bytes(n)
+        per_step.append(each - payload)
+        lines.append(
+            Line(
+                row="growth", what=f"bytes per read step beyond its payload, N = {n:,}", value=each - payload, unit="B",
+                goal=goal, durability=EFFECTS, floor=f"{each:.0f} B = payload {payload:.0f} + {each - payload:.0f}",
+                more={"bytes_per_step": each, "payload": payload, "n": n},
+            )
+        )  # fmt: skip
+    lines[-1].floor += f"; floor {await floor_bytes(scale, 5000):.0f} B"
+    spread = max(per_step) - min(per_step)
+    lines.append(
+        Line(
+            row="growth", what="is that flat? largest less smallest", value=spread, unit="B", durability=EFFECTS,
+            floor=f"over N = 1,000 to {largest:,}",
+        )
+    )  # fmt: skip
+    window = 1000 // LAP
+    first, last = median(laps[1 : window + 1]), median(laps[-window:])
+    lines.append(
+        Line(
+            row="growth", what=f"last 1,000 of {largest:,} steps vs first 1,000", value=last / first, unit="×",
+            goal=Goal(first=1.1, final=1.1), durability=EFFECTS,
+            floor=f"{last / LAP * 1e6:.0f} : {first / LAP * 1e6:.0f} µs; median of ten laps of {LAP}",
+            more={"thousands_us": [round(median(laps[k : k + window]) / LAP * 1e6, 1) for k in range(0, len(laps), window)]},
+        )
+    )  # fmt: skip
+    return lines

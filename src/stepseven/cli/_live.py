@@ -1,0 +1,108 @@
+"""What a run does, while it does it: bars in a terminal, plain lines elsewhere. Everything goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from stepseven.cli._common import clean, err
+from stepseven.decide import _phrases as say
+from stepseven.errors import UnknownRun
+from stepseven.layer import Layer
+
+LINES_PER_MAP = 5  # a map of 10,000 items is five lines in a log, not ten thousand
+
+
+class Live(AbstractContextManager["Live"]):
+    """Watches the runs of a ``Layer``. *quiet*: says nothing."""
+
+    def __init__(self, layer: Layer, *, quiet: bool = False) -> None:
+        self._layer = layer
+        self._console = err()
+        self._quiet = quiet
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}  # run, step -> done, of; of 0: no map
+        self._bars: dict[tuple[str, str], TaskID] = {}
+        self._progress = Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24, complete_style="cyan"),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        if not self._quiet:
+            self._layer.services.watchers.append(self._told)
+            if self._console.is_terminal:
+                self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._quiet:
+            self._layer.services.watchers.remove(self._told)
+            if self._console.is_terminal:
+                self._progress.live.transient = not self._bars  # an empty table would leave an empty line
+                self._progress.stop()
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _told(self, run_id: str, what: str, details: dict[str, Any]) -> None:
+        if what == "step":
+            self._step(run_id, str(details["name"]), str(details["branch"]), details.get("summary"))
+        elif what == "failed":
+            self._line("✗", f"{details['name']}: {say.clip(details['reason'], words=30, chars=160)}", "red")
+        elif what == "asked" and details["kind"] != "failure":  # the line about the failed try says it already
+            self._line("?", say.clip(details["text"], words=30, chars=160), "yellow")
+        elif what == "progress":
+            self._line("·", f"{details['name']}: {say.clip(details['text'], words=30, chars=160)}")
+
+    def _step(self, run_id: str, name: str, branch: str, summary: Any) -> None:
+        if name.startswith(("run.", "client.")):
+            return
+        done, of = self._count(run_id, name, inside_map="[" in branch)
+        if not of:
+            short = f"  {say.clip(summary, words=14, chars=100)}" if summary else ""
+            self._line("✓", f"{name}{short}", "green")
+        elif self._console.is_terminal:
+            self._bar(run_id, name, done, of)
+        elif done >= of or done % max(1, math.ceil(of / LINES_PER_MAP)) == 0:
+            self._line("✓", f"{name}  {done}/{of}", "green")
+
+    def _count(self, run_id: str, name: str, *, inside_map: bool) -> tuple[int, int]:
+        """How many are done, and of how many: read once from the checkpoint, then counted along."""
+        key = (run_id, name)
+        if not inside_map:
+            return 0, 0
+        if key in self._counts:
+            done, of = self._counts[key]
+            self._counts[key] = (done + 1, of)
+        else:
+            self._counts[key] = self._on_record(run_id, name)
+        return self._counts[key]
+
+    def _on_record(self, run_id: str, name: str) -> tuple[int, int]:
+        row = self._layer.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
+        if row is None:
+            raise UnknownRun(run_id)
+        known = json.loads(row["document"])["artifacts"].get(name, {})
+        return int(known.get("done", 0)), int(known.get("of", 0))
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def _bar(self, run_id: str, name: str, done: int, of: int) -> None:
+        key = (run_id, name)
+        if key not in self._bars:
+            self._bars[key] = self._progress.add_task(clean(name), total=of)
+        self._progress.update(self._bars[key], completed=done)
+
+    def _line(self, mark: str, text: str, style: str | None = None) -> None:
+        self._progress.console.print(Text.assemble("  ", (mark, style or ""), " ", clean(text)))

@@ -1,0 +1,93 @@
+"""A run as the command line shows it: read in one snapshot, given as text elsewhere and as JSON here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stepseven.layer import Layer
+from stepseven.model import Question, QuestionStatus, RunStatus
+from stepseven.store.base import Row, Tx
+from stepseven.transitions.runs import known
+from stepseven.transitions.state import question_of, steps_range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """All rows of one run. ``why`` is the sentence that says what it waits for."""
+
+    row: Row
+    steps: list[Row]
+    attempts: list[Row]
+    questions: list[Question]
+    usd: float
+    tokens: int
+    unsettled: int
+    checkpoint: dict[str, Any]
+    why: str
+
+    @property
+    def status(self) -> RunStatus:
+        """Where it stands."""
+        return RunStatus(self.row["status"])
+
+    @property
+    def open_questions(self) -> list[Question]:
+        """Those that can be answered."""
+        return [q for q in self.questions if q.status is QuestionStatus.OPEN]
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """Why it failed, as stored."""
+        return json.loads(self.row["failure"]) if self.row["failure"] else None
+
+    @property
+    def value(self) -> Any:
+        """What the workflow returned, as plain JSON."""
+        return json.loads(self.row["value"]) if self.row["value"] is not None else None
+
+    def document(self) -> dict[str, Any]:
+        """The run as JSON: the form ``GET /v1/runs/{run}`` has. Times are microseconds since the epoch, money is USD."""
+        row = self.row
+        return {
+            "run_id": row["id"], "client_id": row["client_id"], "workflow": row["workflow"], "goal": row["goal"],
+            "status": row["status"], "waiting_for": row["waiting_for"], "until_us": row["wake_us"], "why": self.why,
+            "inputs": json.loads(row["inputs"]), "questions": [question_document(q) for q in self.open_questions],
+            "open_questions_count": row["open_questions"],
+            "spend": {"usd": self.usd, "tokens": self.tokens, "seconds": row["executing_us"] / 1e6},
+            "value": self.value, "failure": self.failure, "created_us": row["created_us"], "updated_us": row["updated_us"],
+            "ended_us": row["ended_us"], "checkpoint": self.checkpoint,
+        }  # fmt: skip
+
+
+async def view(layer: Layer, run_id: str) -> RunView:
+    """Read a run.
+
+    Raises:
+        UnknownRun: there is none with this id.
+    """
+
+    def unit(tx: Tx) -> dict[str, Any]:
+        row = known(tx, run_id)
+        asked = tx.all(tx.sql.questions_of_run, {"run_no": row["no"]})
+        no = row["no"]
+        spend = tx.one(tx.sql.spend, {"run_no": no, **steps_range(no)}) or {"uusd": 0, "tokens": 0}
+        unsettled = tx.one(tx.sql.unsettled, {"run_no": no})
+        return {
+            "row": row,
+            "steps": tx.all(tx.sql.steps, steps_range(no)),
+            "attempts": tx.all(tx.sql.attempts, {"run_no": no}),
+            "questions": [question_of(q, row["id"]) for q in asked if not q["folded_into"]],
+            "usd": (spend["uusd"] or 0) / 1e6,
+            "tokens": spend["tokens"] or 0,
+            "unsettled": unsettled["n"] if unsettled is not None else 0,
+        }
+
+    rows = await layer.store.read(unit)
+    return RunView(**rows, checkpoint=await layer.checkpoint(run_id), why=await layer.why(run_id))
+
+
+def question_document(question: Question) -> dict[str, Any]:
+    """A question as JSON."""
+    return asdict(question)

@@ -1,0 +1,232 @@
+"""``inbox`` and ``answer``: what waits for a person, and the person's word."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from stepseven.cli import _code
+from stepseven.cli._common import (
+    Refused,
+    Setting,
+    Usage,
+    clean,
+    command,
+    json_or_text,
+    login,
+    now_us,
+    out,
+    print_json,
+    width,
+    wrapped,
+)
+from stepseven.cli._read import question_document, view
+from stepseven.cli._words import ask_block, count, headline, short_json, workflow_of
+from stepseven.decide import _phrases as say
+from stepseven.errors import UnknownQuestion
+from stepseven.layer import Layer
+from stepseven.model import Question, QuestionKind, QuestionStatus
+from stepseven.store.base import Row
+from stepseven.transitions.questions import mismatch
+from stepseven.transitions.state import question_of
+
+MOST = 500  # questions in one listing
+PAGE = 100  # runs in one page: more are not counted
+
+
+async def inbox(
+    setting: Setting,
+    question: Annotated[str | None, typer.Argument(metavar="[QUESTION]", help="Show this one whole.")] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="CLIENT", help="Only this client's.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Answered and closed ones, too.")] = False,
+) -> None:
+    """What needs you: the open questions, oldest first. A single one is shown whole."""
+    async with setting.layer() as layer:
+        if question is not None:
+            found = await _question(layer, question)
+            _show_one(setting, question_of(found, found["run_id"]))
+            return
+        page = await layer.questions(status=None if all_ else "open", client=client, limit=MOST)
+        if setting.as_json:
+            print_json({"items": [question_document(q) for q in page], "next": page.next})
+        elif not page:
+            out().print(await _nothing(layer, client))
+        elif len(page) == 1 and not all_:
+            _show_one(setting, page[0])
+        else:
+            _list(setting, list(page), more=page.next is not None)
+
+
+def _show_one(setting: Setting, question: Question) -> None:
+    if setting.as_json:
+        print_json(question_document(question))
+        return
+    ask_block(out(), question, also=setting.also)
+
+
+def _list(setting: Setting, questions: list[Question], *, more: bool) -> None:
+    console, columns = out(), width()
+    for question in questions:
+        left = f"{question.id}  {say.who(question.client_id)} · {workflow_of(question)}"
+        right = _state(question)
+        room = columns - len(right) - 2
+        left = left if len(left) <= room else left[: room - 1] + "…"
+        console.print(clean(f"{left:<{room}}  {right}"))
+        text = headline(question)
+        console.print(clean(f"  {text if len(text) <= columns - 2 else text[: columns - 3] + '…'}"))
+    n = len([q for q in questions if q.status is QuestionStatus.OPEN])
+    console.print()
+    told = f"{count(n, 'question')} {'is' if n == 1 else 'are'} open, oldest first." if n else "No question is open."
+    console.print(f"{told}{' There are more.' if more else ''} One of them whole:")
+    console.print(f"  {command('inbox', 'QUESTION', *setting.also)}")
+
+
+def _state(question: Question) -> str:
+    if question.status is QuestionStatus.OPEN:
+        return f"waiting {say.duration((now_us() - question.created_us) / 1e6)}"
+    by = f" by {question.answered_by}" if question.answered_by else ""
+    return f"{question.status}{by}"
+
+
+async def _nothing(layer: Layer, client: str | None) -> str:
+    """An empty inbox, kindly: what goes on meanwhile."""
+    whom = f" for {say.who(client)}" if client else ""
+    working = len(await layer.runs(client=client, status="running")) + len(await layer.runs(client=client, status="queued"))
+    done = len(await layer.runs(client=client, status="done"))
+    parts = [f"{count(working, 'run')} working or ready", f"{done}{'+' if done == PAGE else ''} finished"]
+    return clean(f"Nothing needs you{whom}. {', '.join(parts)}.")
+
+
+# -- answering --------------------------------------------------------------------------------------------------------
+
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME|SECONDS", help="For wait: until when, or how long.")]
+Fact = Annotated[str | None, typer.Option("--fact", metavar="KEY", help="For wait: until this fact is known.")]
+Value = Annotated[str | None, typer.Option("--value", metavar="JSON|TEXT", help="For value: the result to go on with.")]
+Receipt = Annotated[str | None, typer.Option("--receipt", metavar="JSON|TEXT", help="For happened, by_hand; null: none.")]
+Usd = Annotated[float | None, typer.Option("--usd", help="For raise: the new limit in dollars.")]
+Tokens = Annotated[int | None, typer.Option("--tokens", help="For raise: the new limit in tokens.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="For raise: the new limit in steps.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="For raise: the new limit in seconds.")]
+Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Kept with the answer.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers. Default: you.")]
+
+#: choice: what may come with it, of which one is needed
+_TAKES = {
+    "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
+    "raise": ("usd", "tokens", "steps", "seconds"),
+}  # fmt: skip
+
+
+async def answer(  # noqa: PLR0917 - typer names them all
+    setting: Setting,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question's id.")],
+    choice: Annotated[str, typer.Argument(metavar="CHOICE", help="A choice or its number; or the answer, if it is free.")],
+    until: Until = None,
+    fact: Fact = None,
+    value: Value = None,
+    receipt: Receipt = None,
+    usd: Usd = None,
+    tokens: Tokens = None,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    note: Note = None,
+    by: By = None,
+) -> None:
+    """Answer a question, once. The run goes on with `resume`, or where it is executed."""
+    given = {
+        "until": _seconds_or_time(until), "fact": fact, "value": value, "receipt": receipt, "usd": usd, "tokens": tokens,
+        "steps": steps, "seconds": seconds,
+    }  # fmt: skip
+    extras = {name: v for name, v in given.items() if v is not None}
+    async with setting.layer() as layer:
+        row = await _question(layer, question)
+        reply = _reply(row, choice, extras)
+        done = await layer.answer(question, reply, by=by or login(), note=note)
+        if setting.as_json:
+            print_json(question_document(done))
+            return
+        await _answered(setting, layer, done)
+
+
+async def _answered(setting: Setting, layer: Layer, done: Question) -> None:
+    label = next((o.label for o in done.options if o.id == (done.answer["choice"] if _chose(done.answer) else done.answer)), None)
+    words = f"“{label}”" if label else short_json(done.answer, 120)
+    more = ", ".join(f"{k} {short_json(v, 60)}" for k, v in done.answer.items() if k != "choice") if _chose(done.answer) else ""
+    console = out()
+    words += f" ({more})" if more else ""
+    console.print(wrapped(f"Answered for {say.who(done.client_id)} by {done.answered_by}: {words}."))
+    found = await view(layer, done.run_id)
+    if found.row["owner"] is not None:
+        console.print(wrapped(found.why))
+        return
+    console.print("It goes on with:")
+    console.print(f"  {command('resume', done.run_id, *_code.hint(), *setting.also)}")
+
+
+def _chose(reply: Any) -> bool:
+    return isinstance(reply, dict) and "choice" in reply
+
+
+async def _question(layer: Layer, question_id: str) -> Row:
+    def unit(tx: Any) -> tuple[Row | None, list[str]]:
+        row = tx.one(tx.sql.question, {"id": question_id})
+        return row, [r["id"] for r in tx.all(tx.sql.open_question_ids, {})]
+
+    row, open_ids = await layer.store.read(unit)
+    if row is None:
+        raise UnknownQuestion(question_id, open_ids)
+    return row
+
+
+def _seconds_or_time(text: str | None) -> float | str | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
+    """What the person said, in the form the question takes.
+
+    Raises:
+        Usage: an option that does not go with the choice. Refused: the choice needs one that is missing.
+    """
+    options = [o["id"] for o in json.loads(row["options"])]
+    if not options:
+        if extras:
+            raise Usage(f"this question takes one free value: --{next(iter(extras))} does not belong here")
+        return _free(row, choice)
+    if choice not in options and choice.isdecimal() and 1 <= int(choice) <= len(options):
+        choice = options[int(choice) - 1]
+    takes = () if row["kind"] == QuestionKind.ASK.value else _TAKES.get(choice, ())
+    strange = [name for name in extras if name not in takes]
+    if strange and choice in options:
+        fits = next((c for c, names in _TAKES.items() if strange[0] in names and c in options), None)
+        where = f"it goes with the choice {fits}" if fits else f"the choice {choice} takes none"
+        raise Usage(f"--{strange[0]} does not go with the choice {choice}: {where}")
+    if not takes:
+        return choice
+    if not extras and row["status"] == "open":
+        what = " or ".join(f"--{name}" for name in takes)
+        raise Refused(f"the choice {choice} needs {what}: stepseven answer {row['id']} {choice} --{takes[0]} …")
+    for name in ("value", "receipt"):
+        if name in extras:
+            extras[name] = _typed(row, extras[name])
+    return {"choice": choice, **extras}
+
+
+def _free(row: Row, text: str) -> Any:
+    """The answer to a free question: where text is asked for it is what was typed, quotes and all."""
+    schema = json.loads(row["schema"]) if row["schema"] is not None else {"type": "string"}
+    return text if schema.get("type") == "string" else _typed(row, text)
+
+
+def _typed(row: Row, text: str) -> Any:
+    """A value as the question wants it: JSON if it parses, unless only the text itself is of the asked type."""
+    schema = json.loads(row["schema"]) if row["schema"] is not None else {}
+    parsed = json_or_text(text)
+    return text if mismatch(schema, parsed) is not None and mismatch(schema, text) is None else parsed

@@ -1,0 +1,120 @@
+"""What the tests of runs share: databases, other processes, and processes that die at a given write."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from stepseven import Layer
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Crash(BaseException):
+    """Stands for the end of the process: nothing is written any more."""
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path / 's7.db'}"
+
+
+def rows(path: Path, sql: str, *params: Any) -> list[dict[str, Any]]:
+    """Look into the database with other eyes than the project's."""
+    connection = sqlite3.connect(path / "s7.db")
+    connection.row_factory = sqlite3.Row
+    try:
+        return [dict(row) for row in connection.execute(sql, params).fetchall()]
+    finally:
+        connection.close()
+
+
+def records(path: Path, run_id: str) -> list[dict[str, Any]]:
+    return rows(path, "SELECT s.* FROM step AS s JOIN run AS r ON r.no = s.run_no WHERE r.id = ? ORDER BY s.id", run_id)
+
+
+def bury(path: Path) -> None:
+    """What the end of a process leaves: runs whose worker is no more."""
+    connection = sqlite3.connect(path / "s7.db")
+    try:
+        connection.execute("DELETE FROM worker")
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def module(name: str, source: str) -> ModuleType:
+    """A module of the given text, as an edited file would be after a restart."""
+    made = ModuleType(name)
+    sys.modules[name] = made
+    exec(compile(textwrap.dedent(source), f"{name}.py", "exec"), made.__dict__)
+    return made
+
+
+def die_after(layer: Layer, appends: int) -> None:
+    """Let *layer* write so many records, and nothing after them."""
+    store = layer.store
+    left = [appends]
+
+    def counting(write: Callable[..., T]) -> Callable[..., T]:
+        def call(*args: Any, **how: Any) -> T:
+            if left[0] == 0:
+                raise Crash
+            left[0] -= 1
+            return write(*args, **how)
+
+        return call
+
+    def guarded(write: Callable[..., T]) -> Callable[..., T]:
+        def call(*args: Any, **how: Any) -> T:
+            if left[0] == 0:
+                raise Crash
+            return write(*args, **how)
+
+        return call
+
+    store.append_now = counting(store.append_now)  # type: ignore[method-assign]
+    store.append = guarded(store.append)  # type: ignore[method-assign]
+    store.write = guarded(store.write)  # type: ignore[method-assign]
+    store.write_now = guarded(store.write_now)  # type: ignore[method-assign]
+
+
+def until_crash(path: Path, appends: int, use: Callable[[Layer], Coroutine[Any, Any, T]]) -> T | None:
+    """Run *use* in a process (its own loop and layer) that dies after so many records; its result if it came to its end."""
+
+    async def main() -> T | None:
+        layer = Layer(url(path))
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # a process that is gone reports nothing
+        die_after(layer, appends)
+        try:
+            return await use(layer)
+        except Crash:
+            return None
+        finally:
+            layer.services.worker._stop.set()
+
+    try:
+        return asyncio.run(main())
+    except Crash:
+        return None
+    finally:
+        gc.collect()
+        bury(path)
+
+
+def child(source: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in another process, to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *args],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **env},
+    )  # fmt: skip
