@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.samples import as_dict, message
+from benchmarks.payload import as_dict, message
 
 _number = itertools.count()
 INSERT = "INSERT INTO steps (run, seq, out) VALUES (?, ?, ?)"

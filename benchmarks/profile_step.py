@@ -1,6 +1,7 @@
-"""Where the time of a step goes: ``python -m benchmarks.profile_step [read|write|run] [N]`` (default: 3,000 read steps).
+"""Where the time of a step goes: ``python -m benchmarks.profile_step [read|write|run|replay] [N]`` (default: 3,000 read steps).
 
-``write``: *N*/3 write steps. ``run``: *N*/10 runs of ten read steps, so that admission, take and end show.
+``write``: *N*/3 write steps. ``run``: *N*/10 runs of ten read steps, so that admission, take and end show. ``replay``: a resume
+of a run with *N* records, which parks again.
 
 First the plain cost per step without the profiler, then cProfile's thirty functions with the most own time. cProfile makes
 small Python functions look two to three times as dear as they are, and C code and the disk as dear as they are: read the
@@ -18,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.samples import reads, writes
+from benchmarks.samples import reads, reads_then_asks, writes
 from stepseven import Layer
 
 TOP = 30
@@ -27,7 +28,9 @@ STEPS_OF_A_RUN = 10
 
 async def work(layer: Layer, what: str, n: int) -> None:
     """*n* steps of the kind *what*."""
-    if what == "run":
+    if what == "replay":
+        await layer.run(reads_then_asks(n=n), client="bench", run_id=f"replay{n}")  # the first time it does the steps
+    elif what == "run":
         for _ in range(n // STEPS_OF_A_RUN):
             (await layer.run(reads(n=STEPS_OF_A_RUN), client="bench")).result()
     else:
@@ -65,16 +68,16 @@ def table(profile: cProfile.Profile, n: int) -> str:
 async def main(what: str, n: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with Layer(f"sqlite:///{folder}/profile.db") as layer:
-            await plain(layer, what, 100)
+            await plain(layer, what, n if what == "replay" else 100)
             times = [await plain(layer, what, n) for _ in range(5)]
-            per = "step of a 10-step run" if what == "run" else f"{what} step"
+            per = {"run": "step of a 10-step run", "replay": "replayed record"}.get(what, f"{what} step")
             print(f"without the profiler: {median(times) / n * 1e6:.1f} µs per {per} (median of 5 times {n})")
             print(table(await profiled(layer, what, n), n))
 
 
 if __name__ == "__main__":
     kind = sys.argv[1] if len(sys.argv) > 1 else "read"
-    if kind not in ("read", "write", "run"):
-        sys.exit(f"profile_step: read, write or run, not {kind!r}")
+    if kind not in ("read", "write", "run", "replay"):
+        sys.exit(f"profile_step: read, write, run or replay, not {kind!r}")
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 3000
     asyncio.run(main(kind, number // 3 if kind == "write" else number))

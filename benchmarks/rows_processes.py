@@ -85,6 +85,7 @@ async def resume(scale: Scale) -> list[Line]:
     await floors.run(connection, "r", n)
     connection.close()
     took: dict[str, list[tuple[float, float]]] = {"floor": [], "ours": []}
+    _until_heard(Child("floor_resume", floor_path))  # the first one compiles
     for number in range(scale.pick(4, 2)):
         copy = scale.folder / f"resumed{number}.db"
         copy_database(dead, copy)
@@ -153,6 +154,7 @@ def _import_ms(what: str) -> float:
 
 
 async def imports(scale: Scale) -> list[Line]:
+    _import_ms("stepseven")  # the first one compiles
     ours, floor = [], []
     for _ in range(scale.pick(7, 3)):
         ours.append(_import_ms("stepseven"))

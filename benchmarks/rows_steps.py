@@ -26,7 +26,7 @@ async def inside(folder: Path, workflow: Callable[..., Any], n: int) -> float:
     """Seconds that the *n* steps of one run took; admission and end do not count."""
     async with new_layer(folder) as layer:
         (await layer.run(workflow(n=10), client="bench")).result()
-        CLOCK.laps.clear()
+        CLOCK.clear()
         (await layer.run(workflow(n=n), client="bench")).result()
         return CLOCK.laps[-1] - CLOCK.laps[0]
 
@@ -79,7 +79,7 @@ async def _steps_at_once(folder: Path, workflow: Callable[..., Any], runs: int, 
     """Seconds from the first step to the last of *runs* runs that begin together; admissions and ends do not count."""
     async with new_layer(folder, durability) as layer:
         CLOCK.together = asyncio.Barrier(runs)
-        CLOCK.laps.clear()
+        CLOCK.clear()
         try:
             await asyncio.gather(*(layer.run(workflow(n=steps), client=f"c{k % 30}") for k in range(runs)))
         finally:
@@ -89,8 +89,8 @@ async def _steps_at_once(folder: Path, workflow: Callable[..., Any], runs: int, 
 
 async def at_once(scale: Scale) -> list[Line]:
     """Durable steps per second, 100 runs at once against one run: the gain of grouped commits."""
-    runs, steps = 100, {"full": scale.pick(15, 6), "write": scale.pick(8, 3)}
-    alone = scale.pick(400, 150)
+    runs, steps = 100, {"full": scale.pick(15, 5), "write": scale.pick(8, 3)}
+    alone = scale.pick(400, 100)
     took = await rounds(
         {
             "floor": lambda: floors.read_steps(scale.folder, alone, "FULL"),
@@ -99,7 +99,7 @@ async def at_once(scale: Scale) -> list[Line]:
             "one write": lambda: _steps_at_once(scale.folder, writes, 1, alone, "effects"),
             "many write": lambda: _steps_at_once(scale.folder, writes, runs, steps["write"], "effects"),
         },
-        count=scale.pick(5, 2), at_most_s=scale.pick(17, 8),
+        count=scale.pick(5, 2), at_most_s=scale.pick(16, 6),
     )  # fmt: skip
     floor_us = took.median("floor") / alone * 1e6
     lines = []
@@ -125,7 +125,7 @@ async def _runs(layer: Layer, workflow: Callable[..., Any], count: int, steps: i
         for k in range(count):
             await layer.run(workflow(n=steps), client=f"c{k % 30}")
     took = perf_counter() - started
-    CLOCK.laps.clear()
+    CLOCK.clear()
     return took
 
 

@@ -3,58 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 
+from benchmarks.payload import Message, message, prose
 from stepseven import Limits, Run, step, workflow
-
-SIZE = 1024  # bytes of one result as JSON; 70 of them are names and small values
-_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,-"
-_CHANCE = random.Random(7)  # the seed the peers had; by chance no 1 KB piece of this text looks like a credential
-_NOISE = "".join(_CHANCE.choice(_ALPHABET) for _ in range(400_000))
-_WORDS = re.findall(
-    r"\w+",
-    "the quarter closed with eleven open tickets three of which concern invoices that were sent twice and one customer who "
-    "asks for a later date because its own billing record is wrong since the move to another plan",
-)
-_PROSE = " ".join(random.Random(7).choices(_WORDS, k=60_000))
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A typed result, the shape of a model's turn."""
-
-    i: int
-    role: str
-    tokens: int
-    ok: bool
-    content: str
-
-
-def _cut(pool: str, i: int, size: int) -> str:
-    body = max(size - 70, 8)
-    at = (i * 7919) % (len(pool) - body)
-    return pool[at : at + body]
-
-
-def message(i: int, size: int = SIZE) -> Message:
-    """Different for each *i*, hardly compressible: the payload all peers were measured with. Hard on the look for
-    credentials, which has to look closer at every long word.
-    """
-    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_NOISE, i, size))
-
-
-def prose(i: int, size: int = SIZE) -> Message:
-    """The same size in words, as a model writes them."""
-    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_PROSE, i, size))
-
-
-def as_dict(m: Message) -> dict[str, object]:
-    """What a floor hands to ``json.dumps``."""
-    return {"i": m.i, "role": m.role, "tokens": m.tokens, "ok": m.ok, "content": m.content}
 
 
 @dataclass(slots=True)
@@ -62,9 +16,18 @@ class Clock:
     """When things happened inside a workflow: written by the body, read by the row that started it."""
 
     laps: list[float] = field(default_factory=list)  #: seconds on the monotonic clock
+    cpu: list[float] = field(default_factory=list)  #: seconds of processor that this thread had used by then
     bodies: list[float] = field(default_factory=list)  #: when the last timed step's body started and ended
     together: asyncio.Barrier | None = None  #: runs that are to take their first step at the same time
     arrived: Callable[[int], None] | None = None  #: called inside ``visible`` with its ``i``
+
+    def lap(self) -> None:
+        self.laps.append(perf_counter())
+        self.cpu.append(thread_time())
+
+    def clear(self) -> None:
+        self.laps.clear()
+        self.cpu.clear()
 
 
 CLOCK = Clock()
@@ -110,29 +73,29 @@ async def reads(_run: Run, n: int, laps: int = 1) -> int:
     """*n* read steps one after another; the time before the first and after each *n*/*laps* of them."""
     if CLOCK.together is not None:
         await CLOCK.together.wait()
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     for lap in range(laps):
         for i in range(n * lap // laps, n * (lap + 1) // laps):
             await fetch(i)
-        CLOCK.laps.append(perf_counter())
+        CLOCK.lap()
     return n
 
 
 @workflow
 async def reads_text(_run: Run, n: int) -> int:
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     for i in range(n):
         await read_text(i)
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     return n
 
 
 @workflow(limits=Limits(steps=10_000_000, usd=1000.0, seconds=86_400))
 async def reads_limited(_run: Run, n: int) -> int:
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     for i in range(n):
         await fetch(i)
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     return n
 
 
@@ -140,10 +103,10 @@ async def reads_limited(_run: Run, n: int) -> int:
 async def writes(_run: Run, n: int) -> int:
     if CLOCK.together is not None:
         await CLOCK.together.wait()
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     for i in range(n):
         await post(i)
-    CLOCK.laps.append(perf_counter())
+    CLOCK.lap()
     return n
 
 

@@ -87,11 +87,19 @@ class AlreadyAnswered(StepsevenError):
     """The question has its one answer; nothing was changed."""
 
     def __init__(self, question_id: str, *, by: str | None, answer: object, at: str) -> None:
-        super().__init__(f"question {question_id} was already answered by {by or 'someone'} at {at}: {answer!r}")
+        super().__init__(f"question {question_id} was already answered by {by or 'someone'} at {at}: {_said(answer)}")
         self.question_id = question_id
         self.by = by
         self.answer = answer
         self.at = at
+
+
+def _said(answer: object) -> str:
+    """An answer as people read it: the choice, and what was given with it."""
+    if isinstance(answer, Mapping) and isinstance(answer.get("choice"), str):
+        more = ", ".join(f"{name} {value}" for name, value in answer.items() if name != "choice")
+        return f"{answer['choice']} ({more})" if more else str(answer["choice"])
+    return answer if isinstance(answer, str) else repr(answer)
 
 
 class QuestionExpired(StepsevenError):

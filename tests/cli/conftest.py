@@ -19,6 +19,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 from stepseven import Cost, Fatal, Fixable, Limits, Run, step, workflow
 
 @step(cost=Cost(usd=0.02), summary=lambda n: f"{n} tickets")
@@ -38,7 +39,7 @@ async def create(quarter: str) -> str:
     return f"document {quarter}"
 
 @workflow(limits=Limits(usd=2))
-async def renewal(run: Run, quarter: str, amount: int = 1) -> str:
+async def renewal(run: Run, quarter: str, amount: Any = 1) -> str:
     await pull_tickets(run.client_id)
     await run.map(check, range(40))
     billing = await pull_billing(run.client_id)

@@ -40,6 +40,7 @@ class Kill:
     where: str
     at: int
     side: str = "before"
+    times: int = 1  # so many in a row are refused (``full``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Faults:
             self.counts[where] += 1
             at = self.counts[where]
         kill = self.life.kill
-        here = kill is not None and (kill.where, kill.at) == (where, at)
+        here = kill is not None and kill.where == where and kill.at <= at < kill.at + kill.times
         if here and kill is not None and kill.side == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         if here and kill is not None and kill.side == "full":

@@ -13,10 +13,11 @@ import http.client
 import json
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from stepseven import Cost, Layer, Question, Run, UnknownRun, attempt, step, workflow
+from stepseven import Cost, Layer, Outcome, Question, Run, StoreUnavailable, UnknownRun, attempt, step, workflow
 from stepseven.model import QuestionKind, RunStatus
 from stepseven.runtime.edge import Edge
 
@@ -229,23 +230,35 @@ def decide(question: Question) -> Any:
 
 
 async def drive(state: str, how: str = "resume", edge: Edge | None = None) -> Any:
-    """Start or continue the run, answer what it asks, and return its value."""
+    """Start or continue the run, answer what it asks, and return its value.
+
+    *how*: ``resume``, or ``run`` with the known id; ``stubborn``: the same layer goes on after an error of the store.
+    """
     async with Layer(f"sqlite:///{state}/s.db", edge=edge) as layer:
+        errors = 0
         wait: float | None = None
         while True:
             try:
-                if how == "run":
-                    raise UnknownRun(RUN_ID)
-                outcome: Any = await layer.resume(RUN_ID, wait=wait)
-            except UnknownRun:
-                outcome = await layer.run(quarter(name="Q3"), client="acme", run_id=RUN_ID)
-            if outcome.status is not RunStatus.WAITING:
-                return outcome.result()
-            wait = None if outcome.questions else 60  # people are not waited for: they are answered
-            for question in outcome.questions:
-                said(f"question/{question.id}")
-                await layer.answer(question.id, decide(question), by="ann")
-                said(f"answer/{question.id}")
+                outcome = await go_on(layer, how, wait)
+                if outcome.status is not RunStatus.WAITING:
+                    return outcome.result()
+                wait = None if outcome.questions else 60  # people are not waited for: they are answered
+                for question in outcome.questions:
+                    said(f"question/{question.id}")
+                    await layer.answer(question.id, decide(question), by="ann")
+                    said(f"answer/{question.id}")
+            except StoreUnavailable:
+                errors += 1
+                if how != "stubborn" or errors > 3:
+                    raise
+
+
+async def go_on(layer: Layer, how: str, wait: float | None) -> Outcome[Any]:
+    """Resume the run, or start it."""
+    if how != "run":
+        with suppress(UnknownRun):
+            return await layer.resume(RUN_ID, wait=wait)
+    return await layer.run(quarter(name="Q3"), client="acme", run_id=RUN_ID)
 
 
 def drive_quietly(state: str, url: str) -> None:
@@ -259,9 +272,7 @@ def glance(state: str, url: str, how: str = "resume", edge: Edge | None = None) 
 
     async def status() -> RunStatus:
         async with Layer(f"sqlite:///{state}/s.db", edge=edge) as layer:
-            found = layer.resume(RUN_ID) if how == "resume" else layer.run(quarter(name="Q3"), client="acme", run_id=RUN_ID)
-            outcome: Any = await found
-            return RunStatus(outcome.status)
+            return (await go_on(layer, how, None)).status
 
     World.url = url
     if asyncio.run(status()) is not RunStatus.RUNNING:

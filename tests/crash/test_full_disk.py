@@ -48,3 +48,14 @@ def test_a_disk_that_is_full_for_one_commit_ends_the_execution_not_the_run(stage
             end = stage.live()
             stage.judge(end)
         stage.same_end(end, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_same_process_can_go_on_when_there_is_room_again(stage: Stage, times: int):
+    """The run that a full disk broke off is not held by its own process: the same layer resumes it, to the same end."""
+    for at in range(5, 40, 5):
+        stage.fresh()
+        end = stage.live(kill=Kill("commit", at, "full", times), how="stubborn")
+        stage.same_end(end, kills=times)

@@ -157,6 +157,7 @@ async def _wait(ex: Execution, call: Call, what: str, needs: float, others_uusd:
     """Wait for a person, or for room: then everything is looked at again."""
     row = _open(ex, what)
     if row is None:
+        await _stopped(ex, what)
         flight = ex.flights.get(("limit", what))
         if flight is not None:
             await ex.shared(flight)
@@ -169,12 +170,19 @@ async def _wait(ex: Execution, call: Call, what: str, needs: float, others_uusd:
     until_us = (ex.now_us() // DAY_US + 1) * DAY_US if what == "client_usd_per_day" else None
     said = row["text"].split("\n", 1)[0]
     await ex.wait(DurableWait(kind=WaitingFor.PERSON, what=said, until_us=until_us, question_id=row["id"]))
-    row = ex.remember_question(await ex.question(row["id"]))
-    if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
-        from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+    ex.remember_question(await ex.question(row["id"]))
+    await _stopped(ex, what)
 
-        ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']} at a limit", None, FailureKind.FIXABLE))
-        await ex.forever()
+
+async def _stopped(ex: Execution, what: str) -> None:
+    """Whether a person chose to stop here: then nothing follows."""
+    rows = ex.questions.get(("", QuestionKind.LIMIT.value, what), [])
+    if not rows or rows[-1]["status"] != "answered" or choice_of(json.loads(rows[-1]["answer"])) != "stop":
+        return
+    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+
+    ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {rows[-1]['answered_by']} at a limit", None, FailureKind.FIXABLE))
+    await ex.forever()
 
 
 async def _given_back(ex: Execution) -> None:

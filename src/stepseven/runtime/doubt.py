@@ -96,12 +96,14 @@ async def resolve(ex: Execution, call: Call, intent: Intent, held: Claim, *, pro
 
 
 async def _dead_owner(ex: Execution, held: Claim) -> Claim:
-    """When the sender is proven dead nobody can send any more: keep that moment, durably, the first time it is known."""
-    if held.owner in (None, ex.hold.owner) or held.gate_until_us <= ex.now_us():
+    """When the sender has ended nobody can send any more: keep that moment, durably, the first time it is known."""
+    worker = ex.services.worker
+    if held.owner is None or held.gate_until_us <= ex.now_us():
         return held
 
     def unit(tx: Tx) -> Claim | None:
-        if held.owner in ex.services.worker.dead_workers(tx):
+        ours = held.owner == worker.id and held.claim_id not in worker.in_flight  # the store failed before it was settled
+        if ours or held.owner in worker.dead_workers(tx):
             effects.lower_gate(tx, held, ex.now_us())
         return effects.look(tx, held.claim_id)
 

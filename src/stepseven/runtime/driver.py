@@ -10,7 +10,7 @@ from stepseven.errors import UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
 from stepseven.runtime.execution import Execution, Over, Stop
 from stepseven.runtime.procedure import Workflow
-from stepseven.runtime.services import SHORT_WAIT_US, Services
+from stepseven.runtime.services import SHORT_WAIT_US, Services, stray
 from stepseven.runtime.waits import Standing, foreign_place, standing
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import runs
@@ -147,8 +147,13 @@ class Driver:
         return runs.take(tx, row, worker.id, source_digest=workflow.digest, now_us=now, proven_dead=dead)
 
     async def _take_now(self, run_id: str, workflow: Workflow[Any, Any]) -> tuple[Taken, Loaded | None]:
+        worker = self.services.worker
+
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
             row = runs.known(tx, run_id)
+            if row["owner"] == worker.id and row["no"] not in worker.fences:  # the store failed when it was to be given back
+                stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us())
+                row = runs.known(tx, run_id)
             taken = self._take(tx, row, workflow)
             return taken, load(tx, row["no"]) if taken.hold is not None else None
 

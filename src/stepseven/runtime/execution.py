@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from stepseven.errors import Fatal, StepFailed, StepsevenError, Superseded
+from stepseven.errors import Fatal, StepFailed, StepsevenError, StoreUnavailable, Superseded
 from stepseven.model import EffectKind, FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import outline, reading, writing
 from stepseven.runtime.calls import Deferred, Refusal, identify
@@ -87,11 +87,13 @@ class Execution:
         self.stale: dict[RecordKey, int] = {}  # records that no longer answer -> their generation
         self.tasks: set[asyncio.Task[Any]] = set()
         self.waits: dict[asyncio.Future[Any], DurableWait] = {}
+        self.waited: list[DurableWait] = []  # the waits when unloading began
         self.inside: set[asyncio.Future[Any]] = set()
         self.sending: set[asyncio.Task[Any]] = set()
         self.unloading: str | None = None
         self.stop: Stop | None = None
         self.lost: str | None = None
+        self.broken: StoreUnavailable | None = None
         self.releasing: str | None = None
         self.restarting = False
         self._begun_at: tuple[int, int, int] | None = None
@@ -227,7 +229,10 @@ class Execution:
         name = content_hash(text)
         if len(text) <= IN_TABLE:
             return steps.Artifact(hash=name, size=len(text), body=text, location=None)
-        return steps.Artifact(hash=name, size=len(text), body=None, location=self.services.artifacts.put(name, text))
+        try:
+            return steps.Artifact(hash=name, size=len(text), body=None, location=self.services.artifacts.put(name, text))
+        except StoreUnavailable as error:
+            raise self.abandon(error) from error
 
     async def append(self, record: Record, *, durable: bool, begun: dict[str, Any] | None = None, text: str | None = None) -> None:
         """Write a record, and make it answer. *text*: its result, if not in the record yet.
@@ -248,9 +253,12 @@ class Execution:
 
         if artifact is None and begun is None:
             statement, values = record.insert(self.store.sql, self.hold.values())
-            written = self.store.append_now(statement, values, durable=durable)
-            if written is None:  # it has to queue
-                written = await self.store.append(statement, values, durable=durable)
+            try:
+                written = self.store.append_now(statement, values, durable=durable)
+                if written is None:  # it has to queue
+                    written = await self.store.append(statement, values, durable=durable)
+            except StoreUnavailable as error:
+                raise self.abandon(error) from error
             if not written:  # we have to know why not
                 await self.write(unit, durable=durable)
         else:
@@ -270,6 +278,8 @@ class Execution:
         except Superseded as signal:
             self.lose(signal.why)
             raise
+        except StoreUnavailable as error:
+            raise self.abandon(error) from error
 
     # -- waiting --------------------------------------------------------------------------------------------------------
 
@@ -372,6 +382,7 @@ class Execution:
         """From now on durable calls raise; ``execute`` puts everything away."""
         if self.unloading is None:
             self.unloading = why
+            self.waited = list(self.waits.values())  # what ends from now on is found when the run is parked
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
@@ -385,6 +396,13 @@ class Execution:
         """Another worker has the run."""
         self.lost = self.lost or why
         self._finish(why)
+
+    def abandon(self, error: StoreUnavailable) -> StoreUnavailable:
+        """The store did not take a write: the code above must not go on as if it had. The error, for whoever waits for us."""
+        if self.broken is None:
+            self.broken = error
+        self._finish(str(error))
+        return error
 
     def release(self, why: str) -> None:
         """Give the run back, soon."""
@@ -544,18 +562,22 @@ class Execution:
             task.exception()
 
     async def _put_away(self, body: asyncio.Task[Any] | None) -> Over:
-        waits = list(self.waits.values())
         await self._unload()
         if body is not None and body.done() and not body.cancelled():
             body.exception()  # discarded: whatever it raised after unloading began does not count
         if self.lost is not None:
             return Over.LOST
+        if self.broken is not None:
+            self.releasing = "the store failed while it ran"
+            with suppress(StoreUnavailable):  # still away: the heartbeat gives it back when the store is there again
+                await self._give_back()
+            raise self.broken
         if self.stop is not None:
             return await self._stopped(self.stop)
         if self.releasing is not None:
             await self._give_back()
             return Over.RELEASED
-        return Over.AGAIN if self.restarting else await self._park(waits)
+        return Over.AGAIN if self.restarting else await self._park(self.waited)
 
     async def _give_back(self) -> None:
         with suppress(Superseded):
@@ -621,6 +643,9 @@ class Execution:
                 return None, await self._end(ending)
         if isinstance(error, Superseded):
             self.lose(error.why)
+            return None, await self._put_away(None)
+        if isinstance(error, StoreUnavailable) and error.url == self.store.url:  # a read; a write has told us itself
+            self.abandon(error)
             return None, await self._put_away(None)
         if isinstance(error, Fatal) or (isinstance(error, StepFailed) and error.kind == FailureKind.FATAL.value):
             step = error.step if isinstance(error, StepFailed) else None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
-from stepseven.errors import NoRun, NotRecordable
+from stepseven.errors import NoRun, NotRecordable, StoreUnavailable
 from stepseven.model import Failure, FailureKind, Option, Spend, WaitingFor
 from stepseven.runtime import asking, mapping
 from stepseven.runtime.calls import Deferred, Later, Refusal
@@ -149,7 +149,10 @@ class Run:
                 unit(tx)
             steps.append(tx, ex.hold, record, now_us=now)
 
-        ex.store.write_now(write, durable=ex.full or unit is not None)
+        try:
+            ex.store.write_now(write, durable=ex.full or unit is not None)
+        except StoreUnavailable as error:
+            raise ex.abandon(error) from error
         ex.keep(record)
 
     # -- people -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
+from stepseven.decide.escalate import Draft
 from stepseven.errors import StepFailed
 from stepseven.model import FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking
@@ -24,7 +25,7 @@ from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
 from stepseven.store.codec import canonical, digest, free_text, guard
-from stepseven.transitions import steps
+from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ class MapRun:
             self.results[index] = await self.fn(self.items[index])
             self.done += 1
             self._ended(item, seq)
+            async with self.lock:
+                await self._retell()
         except StepFailed as failed:
             self.failures[index] = failed.reason
             self._ended(item, seq)
@@ -196,6 +199,7 @@ class MapRun:
             if self.batch is not None:
                 row = await make(self.batch["id"])
                 if row["folded_into"] is not None:
+                    await self._retell()
                     return row
                 self._closed(self.batch)  # it was answered just now
             else:
@@ -216,23 +220,37 @@ class MapRun:
             await self._ask_batch(same)
 
     async def _ask_batch(self, rows: list[Row]) -> None:
-        ex, last = self.ex, rows[-1]
-        tries = [_tries(ex, r) for r in rows]
-        draft = escalate.batch(
-            asking.situation(ex, last["step"]), step=last["step"], resource=next((t[-1]["resource"] for t in tries if t), None),
-            done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), _reason(r)) for r in rows),
-            waiting=len(self.items) - self.started,
-            nothing_changed=None if any(a["outcome"] == "unknown" for t in tries for a in t) else True,
-        )  # fmt: skip
+        last = rows[-1]
         self.going.clear()  # nothing starts while the question is being stored
         try:
             row = await asking.store(
-                ex, QuestionKind.BATCH, self.key, draft, branch=self.here.branch, step=last["step"],
+                self.ex, QuestionKind.BATCH, self.key, self._draft(rows), branch=self.here.branch, step=last["step"],
                 signature=last["signature"], attempts=len(rows), folds=[r["id"] for r in rows],
             )  # fmt: skip
         finally:
             self._go_on()
         self._hold_back(row)
+
+    def _draft(self, rows: list[Row]) -> Draft:
+        ex, last = self.ex, rows[-1]
+        tries = [_tries(ex, r) for r in rows]
+        return escalate.batch(
+            asking.situation(ex, last["step"]), step=last["step"], resource=next((t[-1]["resource"] for t in tries if t), None),
+            done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), _reason(r)) for r in rows),
+            waiting=len(self.items) - self.started,
+            nothing_changed=None if any(a["outcome"] == "unknown" for t in tries for a in t) else True,
+        )  # fmt: skip
+
+    async def _retell(self) -> None:
+        """Items that ran when the batch question was asked have ended since: it tells of them, too."""
+        ex, batch = self.ex, self.batch
+        if batch is None:
+            return
+        draft = self._draft(sorted((r for r in self._folded(batch) if r["status"] == "open"), key=_in_order))
+        ex.remember_question(await ex.write(lambda tx: questions.retell(tx, ex.hold, batch["id"], draft), durable=True))
+
+    def _folded(self, batch: Row) -> list[Row]:
+        return [r for rows in self.ex.questions.values() for r in rows if r["folded_into"] == batch["id"]]
 
     def _hold_back(self, row: Row) -> None:
         """Start no further items until this batch question, and what was answered to it, lets them go."""
@@ -246,7 +264,7 @@ class MapRun:
         ex = self.ex
         row = await ex.answered(row)
         self._closed(row)
-        for other in [r for rows in ex.questions.values() for r in rows if r["folded_into"] == row["id"]]:
+        for other in self._folded(row):
             if other["status"] == "open":  # its answer is the same
                 ex.remember_question(await ex.question(other["id"]))
                 ex.wake_question(other["id"])
@@ -278,7 +296,7 @@ class MapRun:
         from stepseven.runtime import trouble  # noqa: PLC0415 - it imports what imports this module
 
         ex, batch = self.ex, self.batch
-        folded = [r for rows in ex.questions.values() for r in rows if batch is not None and r["folded_into"] == batch["id"]]
+        folded = [] if batch is None else self._folded(batch)
         if batch is None or not any(r["id"] in question_ids for r in folded):
             return
         self._closed(batch)
@@ -311,7 +329,7 @@ class MapRun:
                 self.ended_at[branch] = max(self.ended_at.get(branch, 0), record.seq)
         asked = [r for (_, kind, _), rows in ex.questions.items() if kind in _OWN for r in rows[-1:] if r["status"] == "open"]
         own = [(_within(r["branch"], mine), r) for r in asked]
-        self.row = sorted((r for branch, r in own if branch is not None), key=lambda r: (r["asked_seq"], r["created_us"]))
+        self.row = sorted((r for branch, r in own if branch is not None), key=_in_order)
         rows = ex.questions.get((self.here.branch, QuestionKind.BATCH.value, self.key), [])
         if rows and rows[-1]["status"] in ("open", "answered"):
             self._hold_back(rows[-1])
@@ -374,6 +392,10 @@ def _tries(ex: Execution, row: Row) -> list[Row]:
     """The tries a question of an item is about."""
     key = str(row["key"]).removeprefix(f"{row['step']}/").partition("#")[0]
     return ex.attempts.get((row["branch"], row["step"], key), [])
+
+
+def _in_order(row: Row) -> tuple[int, int]:
+    return row["asked_seq"], row["created_us"]
 
 
 def _within(branch: str, mine: set[str]) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepseven.errors import Superseded
+from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
 from stepseven.runtime.edge import Edge, Process, proven_dead, this_process
 from stepseven.store.artifacts import Artifacts
@@ -29,7 +30,9 @@ class Worker:
         self.modules = modules
         self.zombies = 0  # threads of timed-out steps that still run
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
+        self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int], None] | None = None
+        self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
         self._confirmed: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,8 +76,14 @@ class Worker:
                 self.on_lost(run_no)
 
     def _beat(self, tx: Tx) -> dict[int, int]:
-        tx.run(tx.sql.beat, {"id": self.id, "now": self.edge.now_us(), "zombies": self.zombies})
-        return {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
+        now = self.edge.now_us()
+        tx.run(tx.sql.beat, {"id": self.id, "now": now, "zombies": self.zombies})
+        owned = {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
+        strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
+        for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
+            stray(tx, no, self.id, fence, now)
+        self._strays = strays
+        return owned
 
     def may_act(self) -> bool:
         """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
@@ -89,8 +98,16 @@ class Worker:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-            self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False)
+            with suppress(StoreUnavailable):  # whoever starts next drops the rows of the dead
+                self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False)
             self._thread = None
+
+
+def stray(tx: Tx, run_no: int, owner: str, fence: int, now_us: int) -> None:
+    """Give back a run that its own worker no longer has in memory."""
+    reason = "its execution broke off"
+    params = {"run_no": run_no, "owner": owner, "fence": fence, "reason": reason, "executing_us": 0, "now": now_us}
+    tx.run(tx.sql.release_run, params)
 
 
 class _Dead(Container[str]):

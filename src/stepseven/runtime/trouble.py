@@ -171,7 +171,8 @@ def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
         error = RuntimeError(f"{type(error).__name__} was raised where it means nothing: {error}")
     told = partial(classify, error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource)
     try:
-        return told(overrides=(*own, *ex.services.classify))
+        verdict = told(overrides=(*own, *ex.services.classify))
+        return replace(verdict, reason=str(error)[:300]) if isinstance(error, reading.UnusableResult) else verdict
     except Exception as broken:  # noqa: BLE001 - the author's code decides about a failure; its own must not hide that one
         verdict = told()
         return replace(verdict, reason=f"{verdict.reason} (and classify= failed: {broken})"[:300])
@@ -249,7 +250,13 @@ def _believed(ex: Execution, call: Call, verdict: Verdict, started_us: int) -> b
 
 
 async def record_attempt(ex: Execution, call: Call, row: dict[str, Any], unit: Callable[[Any], Any] | None = None) -> None:
-    """Store the row (with *unit* in the same transaction) and keep it in memory."""
+    """Store the row (with *unit* in the same transaction) and keep it in memory.
+
+    Raises:
+        StoreUnavailable: the store failed before, so that what the step raised may be only its echo.
+    """
+    if ex.broken is not None:
+        raise ex.broken
     now = ex.now_us()
 
     def write(tx: Any) -> Any:

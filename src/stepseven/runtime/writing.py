@@ -216,7 +216,9 @@ async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: p
     value: Any = None
     running: asyncio.Future[Any] | None = None
     try:
+        ex.services.worker.in_flight.add(claim.claim_id)
         running = _start(ex, call, trouble.function_for(call, move.approach), attempt)
+        running.add_done_callback(lambda _: ex.services.worker.in_flight.discard(claim.claim_id))
         value = await asyncio.wait_for(_end_of(running), seconds or None)
         reading.checked(call, value)
     except AlreadyDone as already:

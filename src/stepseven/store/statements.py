@@ -82,6 +82,7 @@ class Statements:
     close_question: str
     close_run_questions: str
     fold_question: str
+    retell_question: str
     copy_questions: str
     # workers, artifacts, the store
     insert_worker: str
@@ -306,6 +307,9 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
             SELECT id || :suffix, :run_no, client_id, branch, key, n, step, kind, text, options, schema, recommendation, context,
                 about, asked_seq, attempts, asked_of, status, answer, answered_by, answered_us, note, created_us
               FROM {s}question WHERE run_no = :from_no AND kind = 'ask' AND status = 'answered' AND asked_seq < :asked_seq""",
+        # A batch's question tells of every item that was folded into it, until it is answered.
+        "retell_question": f"""UPDATE {s}question SET text = :text, options = :options, recommendation = :recommendation,
+                context = :context WHERE id = :id AND status = 'open'""",
         "fold_question": f"UPDATE {s}question SET folded_into = :into WHERE id = :id AND status = 'open'",
     }
 

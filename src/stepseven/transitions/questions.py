@@ -50,14 +50,9 @@ def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
     into = tx.one(tx.sql.question, {"id": a.folded_into}) if a.folded_into is not None else None
     if into is None or into["status"] != "open":  # it has its answer already: this one would never get any
         a = replace(a, folded_into=None)
-    options = [
-        {"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in a.draft.options
-    ]
     row = {
         "id": a.id, "run_no": hold.run_no, "client_id": hold.client_id, "branch": a.branch, "key": a.key, "n": a.n,
-        "step": a.step, "kind": a.kind.value, "text": a.draft.text, "options": json.dumps(options, ensure_ascii=False),
-        "schema": a.schema, "recommendation": a.draft.recommendation,
-        "context": json.dumps(a.draft.context, ensure_ascii=False), "about": a.about, "asked_seq": a.asked_seq,
+        "step": a.step, "kind": a.kind.value, "schema": a.schema, **_told(a.draft), "about": a.about, "asked_seq": a.asked_seq,
         "attempts": a.attempts, "asked_of": a.asked_of, "remember": a.remember, "fallback": a.fallback,
         "deadline_us": a.deadline_us, "folded_into": a.folded_into, "signature": a.signature, "now": now_us,
     }  # fmt: skip
@@ -125,6 +120,22 @@ def _close(tx: Tx, hold: Hold, question_id: str, status: str, now_us: int) -> Ro
     guard(tx, hold)
     tx.run(tx.sql.close_question, {"id": question_id, "status": status, "now": now_us})
     tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    return tx.one(tx.sql.question, {"id": question_id})
+
+
+def _told(draft: Draft) -> dict[str, Any]:
+    """What a person reads, as it is stored."""
+    options = [{"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in draft.options]
+    return {
+        "text": draft.text, "options": json.dumps(options, ensure_ascii=False), "recommendation": draft.recommendation,
+        "context": json.dumps(draft.context, ensure_ascii=False),
+    }  # fmt: skip
+
+
+def retell(tx: Tx, hold: Hold, question_id: str, draft: Draft) -> Row | None:
+    """Say anew what an open question is about: more belongs to it than when it was asked."""
+    guard(tx, hold)
+    tx.run(tx.sql.retell_question, {"id": question_id, **_told(draft)})
     return tx.one(tx.sql.question, {"id": question_id})
 
 
