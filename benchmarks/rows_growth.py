@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -12,12 +14,27 @@ from pydantic_core import to_json
 
 from benchmarks import floors
 from benchmarks.measure import EFFECTS, Goal, Line, Scale
-from benchmarks.payload import message
+from benchmarks.payload import as_dict, message
 from benchmarks.rows_steps import new_layer
 from benchmarks.samples import CLOCK, reads
 from stepseven import Layer
 
 LAP = 100  # steps: a lap is what a median is taken over, so that one busy moment does not decide
+FLOOR_LAP = 40  # inserts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laps:
+    """Seconds of processor of each lap, and of the floor's inserts right after it."""
+
+    steps: list[float]
+    floor: list[float]
+
+    def at(self, first: int, last: int) -> tuple[float, float]:
+        """Of the laps *first* to *last*: microseconds per step, and how many inserts of the floor that is."""
+        each = median(self.steps[first:last]) / LAP
+        ratios = [a / LAP / (b / FLOOR_LAP) for a, b in zip(self.steps[first:last], self.floor[first:last], strict=True)]
+        return each * 1e6, median(ratios)
 
 
 def file_bytes(path: Path | str) -> int:
@@ -35,10 +52,10 @@ def payload_bytes(n: int) -> float:
     return sum(sizes) / len(sizes)
 
 
-async def grow(scale: Scale, n: int) -> tuple[float, list[float]]:
-    """A run of *n* read steps on a fresh file: bytes per step on the disk, and seconds of processor per lap.
+async def grow(scale: Scale, n: int) -> tuple[float, Laps]:
+    """A run of *n* read steps on a fresh file: bytes per step on the disk, and its laps.
 
-    Not seconds on the clock: what else the machine does changes within half a minute.
+    Between the laps a few inserts of the floor: what else the machine does changes within half a minute.
     """
     layer: Layer = new_layer(scale.folder)
     path = layer.url.removeprefix("sqlite:///")
@@ -46,10 +63,21 @@ async def grow(scale: Scale, n: int) -> tuple[float, list[float]]:
         (await layer.run(reads(n=1), client="bench")).result()
     empty = file_bytes(path)
     CLOCK.clear()
-    async with Layer(layer.url) as layer:
-        (await layer.run(reads(n=n, laps=n // LAP), client="bench")).result()
-    laps = [b - a for a, b in pairwise(CLOCK.cpu)]
-    return (file_bytes(path) - empty) / n, laps
+    with floors.fresh(scale.folder, "NORMAL") as connection:
+        text = json.dumps(as_dict(message(1)))
+
+        def floor() -> None:
+            for i in range(FLOOR_LAP):
+                connection.execute(floors.INSERT, ("r", i, text))
+
+        CLOCK.between = floor
+        try:
+            async with Layer(layer.url) as layer:
+                (await layer.run(reads(n=n, laps=n // LAP), client="bench")).result()
+        finally:
+            CLOCK.between = None
+    parts = [b - a for a, b in pairwise(CLOCK.cpu)]
+    return (file_bytes(path) - empty) / n, Laps(steps=parts[::2], floor=parts[1::2])
 
 
 async def floor_bytes(scale: Scale, n: int) -> float:
@@ -74,7 +102,7 @@ async def growth(scale: Scale) -> list[Line]:
     goal = Goal(first=420, final=390)
     lines: list[Line] = []
     per_step: list[float] = []
-    laps: list[float] = []
+    laps = Laps(steps=[], floor=[])
     for n in sorted({1000, largest // 10 // 100 * 100 or 1000, largest}):
         each, laps = await grow(scale, n)
         payload = payload_bytes(n)
@@ -95,13 +123,14 @@ async def growth(scale: Scale) -> list[Line]:
         )
     )  # fmt: skip
     window = 1000 // LAP
-    first, last = median(laps[1 : window + 1]), median(laps[-window:])
+    count = len(laps.steps)
+    (first_us, first), (last_us, last) = laps.at(1, window + 1), laps.at(count - window, count)
     lines.append(
         Line(
             row="growth", what=f"last 1,000 of {largest:,} steps vs first 1,000", value=last / first, unit="×",
             goal=Goal(first=1.1, final=1.1), durability=EFFECTS,
-            floor=f"{last / LAP * 1e6:.0f} : {first / LAP * 1e6:.0f} µs of processor; medians of ten laps of {LAP}",
-            more={"thousands_us": [round(median(laps[k : k + window]) / LAP * 1e6, 1) for k in range(0, len(laps), window)]},
+            floor=f"{last:.2f} : {first:.2f} × floor; {last_us:.0f} : {first_us:.0f} µs of processor; medians of ten laps",
+            more={"thousands_ratio_to_floor": [round(laps.at(k, k + window)[1], 2) for k in range(0, count, window)]},
         )
     )  # fmt: skip
     return lines

@@ -18,6 +18,7 @@ class Clock:
     laps: list[float] = field(default_factory=list)  #: seconds on the monotonic clock
     cpu: list[float] = field(default_factory=list)  #: seconds of processor that this thread had used by then
     bodies: list[float] = field(default_factory=list)  #: when the last timed step's body started and ended
+    between: Callable[[], None] | None = None  #: called after each lap of ``reads``, before the next begins
     together: asyncio.Barrier | None = None  #: runs that are to take their first step at the same time
     arrived: Callable[[int], None] | None = None  #: called inside ``visible`` with its ``i``
 
@@ -78,6 +79,9 @@ async def reads(_run: Run, n: int, laps: int = 1) -> int:
         for i in range(n * lap // laps, n * (lap + 1) // laps):
             await fetch(i)
         CLOCK.lap()
+        if CLOCK.between is not None:
+            CLOCK.between()
+            CLOCK.lap()
     return n
 
 

@@ -408,9 +408,9 @@ class Layer:
         """What a resume would reuse, run and ask, with prices. Comes with a later release."""
         raise NotYetBuilt(f"layer.plan({run_id!r})")
 
-    def client(self, client_id: str) -> Any:
+    def client(self, id: str) -> Any:
         """What is known about a client. Comes with a later release."""
-        raise NotYetBuilt(f"layer.client({client_id!r})")
+        raise NotYetBuilt(f"layer.client({id!r})")
 
     def worker(self, *modules: Any, concurrency: int = 8) -> Any:
         """A worker that takes any run. Comes with a later release."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from stepseven.model import Cost
+from stepseven.runtime import known
 from stepseven.runtime.declared import Step, StepOptions, normal
 
 P = ParamSpec("P")
@@ -95,5 +96,7 @@ class StepDecorator:
     def __call__(self, fn: Callable[..., Any]) -> Any:
         options = dict(self._options)
         options.setdefault("name", fn.__name__)
-        return Step(fn, StepOptions(**options))
+        made: Step[..., Any] = Step(fn, StepOptions(**options))
+        known.register(made)
+        return made
 

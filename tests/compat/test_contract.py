@@ -49,7 +49,7 @@ def parameters(text: str) -> dict[str, Any]:
         name, has_default, default = part.strip().partition("=")
         if re.fullmatch(r"[a-z_]\w*", name):
             first = default.partition("|")[0]
-            found[name] = eval(first, {}) if has_default and first != "…" else ...  # noqa: S307 - the page's own text
+            found[name] = eval(first, {}) if has_default and first != "…" else ...
     return found
 
 
@@ -72,10 +72,13 @@ def signature_of(name: str) -> dict[str, Any]:
 
 
 #: Calls of the page whose parentheses hold values, not parameters.
-SPOKEN = {"Secret", "NotYet", "layer.client", "layer.run", "layer.start", "layer.run_blocking", "layer.resume_blocking", "run.start", "renewal", "child"}
+SPOKEN = {
+    "Secret", "NotYet", "layer.client", "layer.run", "layer.start", "layer.run_blocking", "layer.resume_blocking", "run.start",
+    "renewal", "child",
+}  # fmt: skip
 SPELLED = sorted(
     name for name in CALLS
-    if name not in SPOKEN and (name[0] in "@" or name.startswith(("layer.", "run.")) or hasattr(stepseven, name))
+    if name not in SPOKEN and (name.startswith(("@", "layer.", "run.")) or hasattr(stepseven, name))
 )  # fmt: skip
 
 
@@ -102,7 +105,7 @@ def test_call_has_what_the_page_says(name: str) -> None:
         assert ours == default, parameter
 
 
-def test_run_and_start_take_the_same(name: str = "layer.run") -> None:
+def test_run_and_start_take_the_same() -> None:
     """`run` and `start` take client, run_id, goal (and `run` a wait), and the inputs by name."""
     for method in ("run", "start"):
         real = inspect.signature(getattr(stepseven.Layer, method)).parameters
@@ -198,11 +201,11 @@ def test_every_name_imports_from_the_top() -> None:
 @pytest.mark.parametrize("name", sorted(LATER))
 async def test_what_is_not_built_says_so(name: str) -> None:
     """A call of the contract that is still to come raises an error that says so, and is listed here only as long."""
-    arguments: dict[str, tuple[Any, ...]] = {"plan": ("r",), "client": ("c",), "worker": ("m",), "review": (), "board": (), "prune": ()}
+    arguments: dict[str, tuple[Any, ...]] = {"plan": ("r",), "client": ("c",), "worker": ("m",)}
     async with stepseven.testing.layer() as layer:
         method = name.partition(".")[2]
         with pytest.raises(NotYetBuilt):  # noqa: PT012 - some are awaited
-            made = getattr(layer, method)(*arguments[method], **({"older_than": 90} if method == "prune" else {}))
+            made = getattr(layer, method)(*arguments.get(method, ()), **({"older_than": 90} if method == "prune" else {}))
             if inspect.isawaitable(made):
                 await made
 
@@ -231,7 +234,7 @@ def told_tables() -> dict[str, list[str]]:
         for n, part in enumerate(text.split(" · ")):
             inner = re.match(r"\s*`(\w+)`: (.*)", part)
             name, listed = (inner[1], inner[2]) if inner else (first, part)
-            if n == 0 and "," not in listed or "§" in listed:
+            if (n == 0 and "," not in listed) or "§" in listed:
                 continue
             plain = re.sub(r"\([^)]*\)|: only .*|; unique.*", "", listed)
             found[name] = [column.strip() for column in plain.split(",") if column.strip()]
@@ -274,7 +277,8 @@ def test_enum_has_the_pages_values(enum: type[StrEnum], row: str, column: str) -
 def test_question_kinds_and_status() -> None:
     """The kinds of questions and their status are the page's."""
     part = PAGE.partition("## The questions")[2]
-    kinds = [k for line in re.findall(r"^\| (`.*)\|$", part, re.MULTILINE) for k in re.findall(r"(?:^|· )`(\w+)`(?=\s*[|:(])", line)]
+    lines = re.findall(r"^\| (`.*)\|$", part, re.MULTILINE)
+    kinds = [k for line in lines for k in re.findall(r"(?:^|· )`(\w+)`(?=\s*[|:(])", line)]
     assert set(kinds) == {kind.value for kind in model.QuestionKind}
     status = re.search(r"^Status: `([^`]*)`", part, re.MULTILINE)
     assert status is not None

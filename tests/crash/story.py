@@ -94,7 +94,7 @@ class Stage:
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
-    def judge(self, end: End) -> None:
+    def judge(self, end: End, *, power: bool = False) -> None:
         """Judge a life that just ended: it repeated nothing that was finished before it, and left nothing missing."""
         now, ran = known(self.state), self.outside.ran.copy()
         for step, times in subject.STEPS.items():
@@ -102,9 +102,11 @@ class Stage:
             assert again <= times - done, f"{step}: {done} of {times} were done, and {again} ran after that"
         self._nothing_missing(now)
         if end.killed:
+            unrecorded = {s: ran[s] - self._ran[s] - (now.done[s] - self._known.done[s]) for s in subject.STEPS}
             for step in subject.PAID:  # what was paid is on record, or was begun there
-                unrecorded = ran[step] - self._ran[step] - (now.done[step] - self._known.done[step])
-                assert unrecorded <= now.begun[step], f"{step} ran without a begin"
+                assert unrecorded[step] <= now.begun[step], f"{step} ran without a begin"
+            if not power:  # the steps run one after the other: when the next one runs, the one before is on record
+                assert sum(n > 0 for n in unrecorded.values()) <= 1, f"more than what was in flight is gone: {unrecorded}"
         self._known, self._ran = now, ran
 
     def _nothing_missing(self, now: Known) -> None:
@@ -123,6 +125,13 @@ class Stage:
                 "id": lambda: True,  # free: on record before anything paid or written depends on it
             }[kind]
             assert held(), f"{what} was acknowledged and is gone"
+
+    @staticmethod
+    def _nothing_seen_is_gone(seen: Known, now: Known) -> None:
+        """What others could see before the power cut is still there."""
+        for what in ("claims", "receipts", "questions", "answers"):
+            gone = getattr(seen, what) - getattr(now, what)
+            assert not gone, f"{what} that others could see are gone: {gone}"
 
     def same_end(self, end: End, *, kills: int) -> None:
         """The run's end is the one of an untroubled run, and the outside saw each effect once."""
@@ -159,8 +168,11 @@ class Stage:
                 self.outside.forget("remind")
             end = self.live(kill=kill, how=hows[n % len(hows)], power=power, ahead_us=ahead_us)
             if power and end.killed:
+                seen = known(self.state)
                 cut_power(self.state)
-            self.judge(end)
+                if kill is not None and kill.where == "commit":  # elsewhere another thread may just have committed
+                    self._nothing_seen_is_gone(seen, known(self.state))
+            self.judge(end, power=power)
             if not end.killed:
                 self.same_end(end, kills=deaths)
                 break

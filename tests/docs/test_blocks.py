@@ -15,6 +15,7 @@ import pytest
 from tests.docs.pages import Block, blocks, name_of, pages
 
 PLAY = Path(__file__).with_name("play.py")
+LANGUAGES = {"python", "console", "text", "sh", "json", "sql", "toml"}
 
 #: what differs from run to run: ids, process numbers, dates, times, durations, folders
 _VARYING = (
@@ -51,7 +52,8 @@ def played(page: Path, folder: Path) -> list[tuple[Block, dict[str, Any]]]:
     home = folder / "page"
     home.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith("STEPSEVEN_")}
-    env = {**kept, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "USER": "ann", "COLUMNS": "100", "NO_COLOR": "1"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `stepseven` of this environment
+    env = {**kept, "PATH": path, "USER": "ann", "COLUMNS": "100", "NO_COLOR": "1"}
     child = subprocess.run(
         [sys.executable, "-W", "error", str(PLAY), str(results)], input=told, cwd=home, env=env, capture_output=True, text=True,
         timeout=100, check=False,
@@ -85,7 +87,7 @@ def test_what_a_page_shows_runs_and_prints_what_it_says(page: Path, tmp_path: Pa
 def test_a_block_says_what_it_is(page: Path):
     """Every fenced block has a language; Python that is not to be run says so, and still compiles."""
     for block in blocks(page.read_text("utf-8")):
-        assert block.language in {"python", "console", "text", "sh", "json", "sql", "toml"}, f"line {block.line}: {block.language!r}"
+        assert block.language in LANGUAGES, f"line {block.line}: {block.language!r}"
         if block.language == "python":
             compile(block.body, name_of(page), "exec")
 

@@ -52,7 +52,8 @@ def exists(name: str) -> bool:
     pattern = name.rstrip("/")
     if any(next(place.glob(pattern), None) is not None for place in places):
         return True
-    return name.endswith(".py") and (ROOT / "src" / "stepseven" / pattern.removesuffix(".py")).is_dir()  # `testing.py`, a room by now
+    room = ROOT / "src" / "stepseven" / pattern.removesuffix(".py")
+    return name.endswith(".py") and room.is_dir()  # `testing.py`, which grew into a folder
 
 
 def test_architecture_names_only_files_that_exist():

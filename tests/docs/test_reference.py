@@ -62,13 +62,13 @@ def test_every_error_has_a_line_that_says_what_to_do():
     """Each exported error is in the table of errors; the three that are not exported are there, too."""
     assert rows("## Errors") == ERRORS | {"MissingSecret", "UnknownWorkflow", "NotYetBuilt"}
     for cell in re.findall(r"^\| `\w+` \| (.*) \|$", section(PAGE, "## Errors"), re.MULTILINE):
-        assert len(cell) > 10  # noqa: PLR2004 - more than a word
+        assert len(cell) > 10  # more than a word
 
 
 def test_every_option_of_a_step_is_documented():
     """`@step` takes what the table says."""
     options, members = own_tables("## `@step`")
-    assert options == {name for name in StepOptions.__dataclass_fields__}
+    assert options == set(StepOptions.__dataclass_fields__)
     assert members == {"approach", "probe", "fn", "options", "undo", "verify"}
 
 

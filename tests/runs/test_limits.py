@@ -29,6 +29,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
+    """An empty store."""
     return Place(tmp_path)
 
 
@@ -153,8 +154,18 @@ async def test_a_limit_survives_resumes(place: Place):
     assert till.calls == 1
 
 
-@pytest.mark.parametrize("wrong", ["raise", {"choice": "raise"}, {"choice": "raise", "tokens": 5}, {"choice": "raise", "usd": 0.5},
-                                   {"choice": "raise", "usd": -1}, {"choice": "raise", "usd": "5"}, {"choice": "raise", "usd": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "raise",
+        {"choice": "raise"},
+        {"choice": "raise", "tokens": 5},
+        {"choice": "raise", "usd": 0.5},
+        {"choice": "raise", "usd": -1},
+        {"choice": "raise", "usd": "5"},
+        {"choice": "raise", "usd": True},
+    ],
+)
 async def test_raise_needs_a_higher_ceiling_in_the_same_unit(place: Place, wrong: Any):
     """``raise`` without a number, in another unit, or no higher than the ceiling is refused with a sentence."""
 

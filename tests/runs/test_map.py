@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import types
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 
 from stepseven import Fatal, Outcome, Question, Run, StepFailed, step, testing, workflow
 from stepseven.errors import AlreadyAnswered
+from stepseven.model import QuestionKind
 from stepseven.store.base import Tx
 from stepseven.testing import Clock, TestLayer
 
@@ -35,6 +37,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
+    """An empty store."""
     return Place(tmp_path)
 
 
@@ -304,6 +307,7 @@ async def test_a_dead_api_is_one_question(place: Place, concurrency: int):
         assert 7 <= started <= 5 + 2 * concurrency + 1
         failed = started - 5
         assert f"{40 - started} were not started" in question.text
+        assert f"I posted 5 of 40 times; {started - 5} failed" in question.text  # those that were running, too
         kinds = Counter((q["kind"], q["status"], q["folded_into"]) for q in await rows(layer, "questions_of_run"))
         assert kinds[("batch", "open", None)] == 1
         assert kinds[("failure", "open", question.id)] == failed
@@ -338,6 +342,29 @@ async def test_again_while_it_is_still_dead_asks_again_once(place: Place, concur
         await layer.answer(question.id, "again", by="ann")
         outcome = await layer.resume("r1")
         assert outcome.value == [f"R-{i}" for i in range(30)]
+
+
+async def test_writes_that_are_refused_pause_the_map_and_happen_once(place: Place):
+    """A dead write API is one question too, which says that nothing was posted; after ``again`` each write happened once."""
+    ledger = Ledger(lambda i: i >= 3)
+
+    @step(name="post", effect="write", key="item")
+    async def post(item: int) -> str:
+        return ledger.post(item)
+
+    async def body(run: Run) -> list[Any]:
+        return await run.map(post, range(12), concurrency=4)
+
+    async with place.layer() as layer:
+        job = workflow(name="dead_writes")(body)
+        question = await inbox(layer, await layer.run(job(), client="acme", run_id="r1"))
+        assert question.kind == "batch"
+        assert "Nothing was posted for the" in question.text
+        ledger.dead = lambda i: False
+        await layer.answer(question.id, "again", by="ann")
+        assert (await layer.resume("r1")).value == [f"R-{i}" for i in range(12)]
+    assert sum(ledger.calls.values()) == 12 + len([i for i in ledger.calls if ledger.calls[i] == 2])
+    assert max(ledger.calls.values()) == 2
 
 
 async def test_skip_skips_the_failed_ones_and_goes_on(place: Place):
@@ -500,7 +527,7 @@ async def test_a_batch_of_functions_of_several_steps(place: Place):
     assert set(parsed.values()) == {1}
 
 
-# -- size ---------------------------------------------------------------------------------------------------------------------------
+# -- size --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -528,3 +555,69 @@ async def test_ten_thousand_recorded_items_replay_in_seconds(place: Place):
         took = time.perf_counter() - began
     assert (outcome.value, ran) == (sum(range(10_000)), 10_000)
     assert took < 8
+
+
+# -- anything, at any time ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_map_ends_whatever_fails_and_whenever_it_is_put_away(place: Place, seed: int):  # noqa: C901 - a small world
+    """Random failures, answers to random questions, workers that go at random: one batch question at most, and it ends."""
+    chance = random.Random(seed)
+    n, concurrency, functions, loaded = chance.choice([1, 8, 20]), chance.choice([1, 2, 8]), seed % 2, seed % 3
+    share = chance.choice([0.1, 0.5, 1])
+    dead = {i for i in range(n) if chance.random() < share}
+    status = {i: chance.choice([403, 403, 401]) for i in range(n)}
+    gate = asyncio.Event()
+
+    @step
+    async def parse(i: int) -> int:
+        return i
+
+    @step
+    async def post(i: int) -> str:
+        for _ in range(chance.randrange(3)):
+            await asyncio.sleep(0)
+        if i in dead:
+            if chance.random() < 0.3:
+                dead.discard(i)
+            raise HttpError(status[i])
+        return f"R-{i}"
+
+    @step
+    async def busy() -> None:  # keeps the run in memory
+        if loaded:
+            await gate.wait()
+
+    async def both(i: int) -> str:
+        return await post(await parse(i))
+
+    async def body(run: Run) -> list[Any]:
+        got, _ = await asyncio.gather(run.map(both if functions else post, range(n), concurrency=concurrency), busy())
+        return got
+
+    async def live(layer: TestLayer) -> Outcome[Any] | None:
+        """One worker's life: answers come while it works, until it is put away."""
+        running = asyncio.ensure_future(layer.run(workflow(name="anything")(body)(), client="acme", run_id="r1"))
+        for _ in range(chance.randrange(1, 12)):
+            await asyncio.wait([running], timeout=0.02)
+            questions = await layer.questions()
+            assert [q.kind for q in questions].count(QuestionKind.BATCH) <= 1
+            if questions and chance.random() < 0.8:
+                answer = chance.choice(["again", "again", "skip", {"choice": "wait", "until": chance.choice([5, 100])}])
+                await layer.answer(chance.choice(questions).id, answer, by="ann")
+            if chance.random() < 0.2:
+                gate.set()
+            if running.done():
+                return running.result()
+        return None
+
+    for _ in range(200):
+        async with place.layer() as layer:
+            outcome = await live(layer)
+            if outcome is not None and outcome.status == "done":
+                assert all(value in (f"R-{i}", None) for i, value in enumerate(outcome.value))
+                assert await layer.questions() == []
+                return
+        place.clock.advance(120)
+    pytest.fail(f"it never ended: {outcome}")

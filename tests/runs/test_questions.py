@@ -49,6 +49,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
+    """An empty store."""
     return Place(tmp_path)
 
 
@@ -197,7 +198,7 @@ class Contact(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("type_", "given", "value"),
+    "type_, given, value",
     [
         (str, "", ""),
         (int, 0, 0),
@@ -232,7 +233,7 @@ async def test_a_typed_answer_comes_back_as_its_type(place: Place, type_: Any, g
 
 
 @pytest.mark.parametrize(
-    ("type_", "wrong"),
+    "type_, wrong",
     [
         (str, None),
         (str, 3),
@@ -481,7 +482,7 @@ async def test_an_answer_to_a_loaded_run_wakes_it(place: Place):
     url = place.url
     async with Layer(url) as layer:
         running = asyncio.ensure_future(layer.run(workflow(name="loaded_ask")(body)(), client="acme", run_id="r1"))
-        while not (questions := await layer.questions()):
+        while not (questions := await layer.questions()):  # noqa: ASYNC110 - the store is what is watched
             await asyncio.sleep(0.01)
         code = f"""
             import asyncio
@@ -494,7 +495,7 @@ async def test_an_answer_to_a_loaded_run_wakes_it(place: Place):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code))
         assert await process.wait() == 0
         answered = time.monotonic()
-        while not got:
+        while not got:  # noqa: ASYNC110 - until it is observed
             await asyncio.sleep(0.01)
         assert time.monotonic() - answered < 1.5
         release.set()
@@ -506,7 +507,7 @@ async def test_an_answer_wakes_whoever_waits_for_the_parked_run(place: Place):
     url = place.url
     async with Layer(url) as layer:
         running = asyncio.ensure_future(layer.run(asks()(), client="acme", run_id="r1", wait=30))
-        while not (questions := await layer.questions()):
+        while not (questions := await layer.questions()):  # noqa: ASYNC110 - the store is what is watched
             await asyncio.sleep(0.01)
         code = f"""
             import asyncio
@@ -516,7 +517,7 @@ async def test_an_answer_wakes_whoever_waits_for_the_parked_run(place: Place):
                     await layer.answer({questions[0].id!r}, "from outside", by="bob")
             asyncio.run(main())
         """
-        while (await layer.runs())[0].status != "waiting":
+        while (await layer.runs())[0].status != "waiting":  # noqa: ASYNC110 - the store is what is watched
             await asyncio.sleep(0.01)
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code))
         assert await process.wait() == 0
@@ -570,7 +571,7 @@ async def test_a_remembered_answer_holds_as_long_as_it_is_valid(place: Place):
         assert (await layer.run(job(), client="acme", run_id="r3")).status == "waiting"
 
 
-# -- approval is state ------------------------------------------------------------------------------------------------------------
+# -- nested -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_nested_ask_is_not_asked_twice(place: Place):

@@ -81,17 +81,19 @@ def phases(strace: str, folder: Path, *how: str) -> dict[str, list[list[float]]]
     return found
 
 
+@pytest.mark.slow
 def test_durable_waits_for_the_disk_and_free_does_not(strace: str, tmp_path: Path) -> None:
-    """A free commit syncs nothing before it returns, and the disk has it within 0.2 s; a durable one has synced when it returns."""
+    """A free commit syncs nothing before it returns, and the disk has it within 0.2 s; a durable one has synced by then."""
     found = phases(strace, tmp_path)
     assert found["free"] == [[], [], []], "a free step waited for the disk"
     assert all(len(times) == 1 for times in found["durable"])
     assert all(times for times in found["mixed"]), "a durable unit was answered before its batch was on the disk"
     late = [min(times) for times in found["after-free"]]
-    print(f"free commits reached the disk after {', '.join(f'{t * 1000:.0f}' for t in late)} ms")
+    print(f"free commits reached the disk after {', '.join(f'{t * 1000:.0f}' for t in late)} ms")  # noqa: T201 - a figure for people
     assert all(t <= 0.2 for t in late)
 
 
+@pytest.mark.slow
 def test_full_waits_always(strace: str, tmp_path: Path) -> None:
     """With durability="full" every commit has synced when it returns."""
     found = phases(strace, tmp_path, "full")
@@ -114,7 +116,7 @@ store._disk._thread.join(10)
 try:
     append(store, hold, record(hold, 2))
 except StoreUnavailable as error:
-    print(error)
+    print(error)  # noqa: T201 - a figure for people
 """
 
 

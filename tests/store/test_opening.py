@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ except StepsevenError as error:
 """
 
 
+KEEP_LOCKED = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
 def open_file(path: Path) -> SqliteStore:
     """A store on *path*."""
     return SqliteStore(f"sqlite:///{path}", str(path))
@@ -48,14 +58,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_eight_starters_at_once(tmp_path: Path) -> None:
     """Eight processes that open the same empty path at the same moment all work; the schema is made once (U04)."""
     path = tmp_path / "s.db"
     gate = f"import sys, time\nwhile time.time() < float(sys.argv[3]): pass\n{OPEN}"
-    at = str(__import__("time").time() + 1.5)
-    children = [
-        subprocess.Popen([sys.executable, "-c", gate, str(path), f"c{i}", at], stdout=subprocess.PIPE, text=True) for i in range(8)
-    ]
+    at = str(time.time() + 1.5)
+    command = [sys.executable, "-c", gate, str(path)]
+    children = [subprocess.Popen([*command, f"c{i}", at], stdout=subprocess.PIPE, text=True) for i in range(8)]
     said = [c.communicate(timeout=60)[0] for c in children]
     assert [c.returncode for c in children] == [0] * 8, said
     store = open_file(path)
@@ -133,7 +143,7 @@ def test_empty_file_is_taken(tmp_path: Path) -> None:
 def test_what_cannot_be_a_database_is_said(tmp_path: Path, kind: str) -> None:
     """A text file, a folder, a path in a missing folder: one sentence that says what is wrong, and nothing is made."""
     path = tmp_path / "s.db"
-    says = {"text": "not a SQLite database", "folder": "it is a folder", "no folder": "does not exist", "file as folder": "does not exist"}
+    says = {"text": "not a SQLite database", "folder": "it is a folder"}.get(kind, "does not exist")
     if kind == "text":
         path.write_text("These are my notes, and they matter.\n" * 100)
     elif kind == "folder":
@@ -143,7 +153,7 @@ def test_what_cannot_be_a_database_is_said(tmp_path: Path, kind: str) -> None:
         if kind == "file as folder":
             (tmp_path / "missing").write_text("a file")
     before = sorted(p.name for p in tmp_path.rglob("*"))
-    with pytest.raises(StoreUnavailable, match=says[kind]):
+    with pytest.raises(StoreUnavailable, match=says):
         open_file(path)
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
 
@@ -221,8 +231,9 @@ def test_locked_by_another_process_is_said(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "s.db"
     store = open_file(path)
     store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
-    keep = "import sqlite3, sys\nc = sqlite3.connect(sys.argv[1])\nc.execute('BEGIN IMMEDIATE')\nprint('locked', flush=True)\nsys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", keep, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", KEEP_LOCKED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"

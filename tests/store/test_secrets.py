@@ -1,3 +1,4 @@
+# ruff: noqa: D103, ASYNC240, TRY301 - steps are named for what they leak; files are looked at when the run is over
 """A credential that gets into a run by any way is on the disk in none: not in the file, its log, or its artifacts (X01, X04)."""
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import pytest
 
 from stepseven import Fixable, Run, SecretFound, step, testing, workflow
 
+WAYS = (
+    "input", "result", "masked", "large", "error", "cause", "write", "ask", "choice", "note", "goal", "reason", "answer", "fact",
+    "summary",
+)  # fmt: skip
 #: Planted one by one, so that each way is seen alone. Their shapes are those of well-known providers.
-KEYS = {
-    way: f"sk-ant-api03-{way.encode().hex().ljust(40, 'q')[:40]}-PLANTED0000AAAA"
-    for way in ("input", "result", "masked", "large", "error", "cause", "write", "ask", "choice", "note", "goal", "reason", "answer", "fact", "progress", "summary")
-}
+KEYS = {way: f"sk-ant-api03-{way.encode().hex().ljust(40, 'q')[:40]}-PLANTED0000AAAA" for way in WAYS}
 
 
 @step

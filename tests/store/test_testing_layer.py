@@ -1,3 +1,4 @@
+# ruff: noqa: D103 - the steps are as short as their names
 """The layer that ships for other people's tests: its clock moves only by hand or when there is nothing else to do."""
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ WAYS = (Way(label="second"), Way(label="third"), Way(label="by contract", ask=Tr
 
 
 def past(n: int, outcome: str = "failed", kind: str = "retryable", **more: object) -> Past:
+    """One try on record; it began at second 10 n."""
     made = Past(
         n=n, approach=None, outcome=AttemptOutcome(outcome), kind=FailureKind(kind), reason=f"reason {n}", signature="s",
         started_us=n * 10 * S, ended_us=n * 10 * S + S, source_digest=OLD,
@@ -26,14 +27,16 @@ def past(n: int, outcome: str = "failed", kind: str = "retryable", **more: objec
 
 
 def asked(attempts: int, choice: str | None = None, answer: object = None, *, status: str = "answered") -> Asked:
+    """A question about the failures so far."""
     return Asked(
         id="q_1", status=QuestionStatus(status), attempts=attempts, choice=choice,
         answer=choice if answer is None else answer, by="ann", answered_us=attempts * 10 * S + 2 * S,
     )  # fmt: skip
 
 
-def move(*rows: Past, ask: tuple[Asked, ...] = (), ways: tuple[Way, ...] = (), chance: float = 0.5, **more: object) -> policy.Move:
-    return next_move(Trouble(past=rows, asked=ask, ways=ways, source_digest=OLD, **more), chance=chance)  # type: ignore[arg-type]
+def move(*rows: Past, ask: tuple[Asked, ...] = (), ways: tuple[Way, ...] = (), **more: object) -> policy.Move:
+    """The next move in the middle of the jitter."""
+    return next_move(Trouble(past=rows, asked=ask, ways=ways, source_digest=OLD, **more), chance=0.5)  # type: ignore[arg-type]
 
 
 # -- histories --------------------------------------------------------------------------------------------------------
@@ -132,7 +135,8 @@ def test_a_retryable_failure_goes_to_the_next_approach():
     found = move(first, ways=WAYS, attempts=4)
     assert isinstance(found, Try)
     assert (found.number, found.approach) == (2, "second")
-    assert move(first, past(2, approach="second"), ways=WAYS, attempts=4) == replace(found, number=3, approach="third", not_before_us=22 * S)
+    third = move(first, past(2, approach="second"), ways=WAYS, attempts=4)
+    assert third == Try(number=3, approach="third", not_before_us=22 * S)
     exhausted = move(first, past(2, approach="second"), past(3, approach="third"), ways=WAYS, attempts=4)
     assert isinstance(exhausted, Try)
     assert exhausted.approach is None
@@ -149,10 +153,9 @@ def test_attempts_are_counted_over_resumes():
     assert move(past(1), past(2), resumed=True) == Ask()
 
 
-@pytest.mark.parametrize("kind", ["fixable"])
-def test_a_fixable_failure_is_asked_about_at_once(kind: str):
+def test_a_fixable_failure_is_asked_about_at_once():
     """A fixable failure asks a person at once, whatever approaches and attempts are left."""
-    assert move(past(1, kind=kind), ways=WAYS, attempts=9) == Ask()
+    assert move(past(1, kind="fixable"), ways=WAYS, attempts=9) == Ask()
 
 
 def test_a_fatal_failure_gives_up():
@@ -179,7 +182,7 @@ def test_a_chosen_approach_is_tried_even_if_it_is_only_for_people():
 
 
 @pytest.mark.parametrize(
-    ("choice", "answer", "expected"),
+    "choice, answer, expected",
     [
         ("skip", "skip", Obey(choice="skip", answer="skip", by="ann")),
         ("stop", "stop", Obey(choice="stop", answer="stop", by="ann")),
@@ -215,7 +218,7 @@ def test_a_resume_tries_again_by_itself_only_if_the_source_changed():
 
 
 def test_a_deferral_is_the_same_approach_later():
-    """"Not now" is no attempt: the same approach runs again, as the same number, when the other side said."""
+    """A deferral is no attempt: the same approach runs again, as the same number, when the other side said."""
     found = move(past(1), past(2, "deferred", approach="second", retry_after_us=40 * S), ways=WAYS)
     assert found == Try(number=2, approach="second", not_before_us=61 * S)
 
@@ -223,9 +226,7 @@ def test_a_deferral_is_the_same_approach_later():
 @given(st.integers(0, 12), st.integers(0, 400), st.integers(0, 2000))
 def test_not_now_is_believed_five_times_and_for_fifteen_minutes(before: int, apart_s: int, retry_after_s: int):
     """At most five deferrals, and none that would end later than 15 minutes after the first; then it is a failure."""
-    rows = tuple(
-        past(n, "deferred", started_us=n * apart_s * S, ended_us=n * apart_s * S) for n in range(before)
-    )
+    rows = tuple(past(n, "deferred", started_us=n * apart_s * S, ended_us=n * apart_s * S) for n in range(before))
     now = before * apart_s * S
     found = believed(rows, since_us=0, started_us=now, now_us=now, retry_after_us=retry_after_s * S)
     assert found == (before < 5 and before * apart_s + retry_after_s <= 15 * 60)
@@ -262,7 +263,7 @@ def test_backoff_has_full_jitter_under_a_cap(attempt: int, base: int, cap: int, 
     assert 0 <= backoff_us(attempt, base_us=base, cap_us=cap, chance=chance) <= min(cap, base * 2**attempt)
 
 
-@pytest.mark.parametrize(("attempt", "chance"), [(-1, 0.5), (0, 1.0), (0, -0.1)])
+@pytest.mark.parametrize("attempt, chance", [(-1, 0.5), (0, 1.0), (0, -0.1)])
 def test_backoff_refuses_what_it_cannot_mean(attempt: int, chance: float):
     """A negative attempt or a chance outside [0, 1) is refused."""
     with pytest.raises(ValueError, match="must"):

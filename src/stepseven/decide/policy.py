@@ -141,9 +141,7 @@ def failed_tries(past: tuple[Past, ...]) -> list[Past]:
     return [p for p in past if p.outcome in (AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN)]
 
 
-def believed(
-    past: tuple[Past, ...], *, since_us: int, started_us: int, now_us: int, retry_after_us: int | None
-) -> bool:
+def believed(past: tuple[Past, ...], *, since_us: int, started_us: int, now_us: int, retry_after_us: int | None) -> bool:
     """Whether one more "not now" is a deferral; if not, it counts as a failure.
 
     Args:
@@ -203,9 +201,7 @@ def _obey(t: Trouble, q: Asked, failed: list[Past], chance: float) -> Move:
         answer = q.answer if isinstance(q.answer, dict) else {}
         until, fact = answer.get("until"), answer.get("fact")
         not_before_us = max(put_off_us, until if isinstance(until, int) else 0)
-        return Try(
-            number=number, narrow=narrow, not_before_us=not_before_us, wants_fact=fact if isinstance(fact, str) else None
-        )
+        return Try(number=number, narrow=narrow, not_before_us=not_before_us, wants_fact=fact if isinstance(fact, str) else None)
     return Obey(choice=choice.split(":", 1)[0], answer=q.answer, by=q.by, detail=choice.partition(":")[2] or None)
 
 

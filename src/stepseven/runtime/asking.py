@@ -83,7 +83,7 @@ def _tried(rows: Sequence[Row]) -> tuple[Tried, ...]:
 # -- asking ---------------------------------------------------------------------------------------------------------------
 
 
-async def store(
+async def store(  # noqa: PLR0913 - a question's parts
     ex: Execution,
     kind: QuestionKind,
     key: str,
@@ -141,7 +141,7 @@ def _in_order(row: Row) -> tuple[int, int, int]:
 
 def given(ex: Execution, call: Call) -> dict[str, Any]:
     """What people supplied for this call, by the name it was needed under: asked for here, or known of the client already."""
-    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime import trouble
 
     supplied: dict[str, Any] = {}
     for row in trouble.tries(ex, call):
@@ -165,7 +165,7 @@ def known(ex: Execution, fact: str) -> Row | None:
 
 def known_already(ex: Execution, call: Call) -> str | None:
     """The fact the last try needed, if it is known and was not tried yet: then nobody has to be asked."""
-    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime import trouble
 
     needed = [trouble.details_of(r).get("needs") for r in trouble.tries(ex, call) if r["outcome"] == "failed"]
     name = needed[-1] if needed else None
@@ -176,7 +176,7 @@ def known_already(ex: Execution, call: Call) -> str | None:
 
 async def failure(ex: Execution, call: Call) -> None:
     """Nothing is left to try: ask, and wait for the answer."""
-    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime import trouble
 
     rows = trouble.tries(ex, call)
     last = trouble.details_of(rows[-1]) if rows else {}
@@ -268,9 +268,9 @@ async def wait_for_fact(ex: Execution, who: str, name: str) -> None:
 
 async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
     """The workflow's own code raised: write it down and ask."""
-    from stepseven.decide.classify import classify  # noqa: PLC0415 - only on failure
-    from stepseven.runtime.execution import failure_text  # noqa: PLC0415 - it imports this module
-    from stepseven.transitions import steps  # noqa: PLC0415 - only on failure
+    from stepseven.decide.classify import classify
+    from stepseven.runtime.execution import failure_text
+    from stepseven.transitions import steps
 
     verdict = classify(error, now_us=ex.now_us(), overrides=ex.services.classify)
     key = ("", BODY, BODY)

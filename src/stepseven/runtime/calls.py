@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _INT64 = 1 << 63
+_PATIENCE = 5  # refusals in one task
 _READABLE = 30  # characters of a key that may stand in a branch's name as they are
 
 
@@ -118,11 +119,11 @@ class Refusal(Deferred[Any]):
         self.place = here
 
     async def begin(self) -> Any:
-        """Raise; code that swallowed that before waits for ever, so that a loop around the call cannot spin."""
+        """Raise; code that swallows that again and again waits for ever, so that a loop around the call cannot spin."""
         ex = self.execution
-        if self.place.refused:
+        if self.place.refused >= _PATIENCE:
             await ex.forever()
-        self.place.refused = True
+        self.place.refused += 1
         raise Superseded(ex.hold.run_id, ex.unloading or "it is put away")
 
 

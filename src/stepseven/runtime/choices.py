@@ -28,7 +28,7 @@ _BAD_INPUT = frozenset({400, 422})
 
 async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]:
     """Do what a person chose: (is the step finished?, its value)."""
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime.execution import Stop
 
     if move.choice == "stop":
         ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {move.by or 'a person'}", call.step.name, FailureKind.FIXABLE))
@@ -57,7 +57,7 @@ async def fits(ex: Execution, call: Call, move: policy.Obey) -> bool:
 
     The schema is checked when the answer is given. What only the type itself can tell is found here, and asked about anew.
     """
-    from stepseven.runtime import trouble  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime import trouble
 
     try:
         value = call.step.typed.validate_python(given_by(move))
@@ -103,7 +103,7 @@ async def give_up(ex: Execution, call: Call, reason: str, kind: str) -> StepFail
 
 async def fatal(ex: Execution, call: Call, reason: str) -> None:
     """Nothing helps: the item of a map fails, or the run ends."""
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime.execution import Stop
 
     if call.step.settings.on_failure == "raise" or call.place.item is not None:
         raise await give_up(ex, call, reason, FailureKind.FATAL.value)
@@ -153,7 +153,7 @@ def _made_before(record: Record, call: Call) -> bool:
 
 def blames_input(error: BaseException, status: int | None) -> bool:
     """Whether a failure says that what the step was given, or what it made of it, is wrong."""
-    from stepseven.errors import Fixable  # noqa: PLC0415 - only on failure
+    from stepseven.errors import Fixable
 
     if status is not None:
         return status in _BAD_INPUT

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_t
 from stepseven.errors import NoRun
 from stepseven.keys import KeyPaths
 from stepseven.model import Cost, EffectKind, Secret
+from stepseven.runtime import known
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.place import place
 from stepseven.runtime.threads import run_in_thread
@@ -283,7 +284,9 @@ class Step(Generic[P, R]):
 
     def options(self, **same: Any) -> Step[P, R]:
         """The same step with other settings; takes what ``step`` takes. Its records stay the same if its name does."""
-        return Step(self.fn, replace(self.settings, **normal(same)), self.hooks)
+        made: Step[P, R] = Step(self.fn, replace(self.settings, **normal(same)), self.hooks)
+        known.register(made)
+        return made
 
     def approach(self, label: str, *, ask: bool = False, resource: str | None = None) -> Callable[[C], C]:
         """Register another way to do this step, with the same parameters. ``ask=True``: only when a person chooses it."""

@@ -36,6 +36,7 @@ class Driver:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.driven: dict[str, Driven] = {}
+        self._admitting: dict[str, asyncio.Event] = {}
         services.worker.on_lost = self._lost
 
     # -- entry ----------------------------------------------------------------------------------------------------------
@@ -43,7 +44,6 @@ class Driver:
     async def admit_and_drive(self, admission: Admission, workflow: Workflow[Any, Any], *, wait: float | None) -> Row:
         """Admit a run and drive it: one durable commit for both."""
         self.services.worker.start()
-        first: list[tuple[Taken, Loaded | None]] = []
 
         def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
             row = runs.admit(tx, admission, self.services.edge.now_us())
@@ -52,23 +52,42 @@ class Driver:
             taken = self._take(tx, row, workflow)
             return row, taken, load(tx, row["no"]) if taken.hold is not None else None
 
-        row, taken, loaded = await self.services.store.write(unit, durable=True)
-        if taken is not None:
-            first.append((taken, loaded))
-        if RunStatus(row["status"]).ended:
-            return row
-        return await self._join(admission.run_id, workflow, wait, recovery=False, first=first)
+        run_id = admission.run_id
+        while (other := self._admitting.get(run_id)) is not None:  # who took it has to drive it: one at a time
+            await other.wait()
+        admitted = self._admitting[run_id] = asyncio.Event()
+        self.services.store.enter()
+        try:
+            row, taken, loaded = await self.services.store.write(unit, durable=True)
+            if RunStatus(row["status"]).ended:
+                return row
+            first = [(taken, loaded)] if taken is not None else []
+            driven = self._driven(run_id, workflow, wait, recovery=False, first=first)
+            self._admitted(run_id, admitted)
+            return await self._wait_for(run_id, driven)
+        finally:
+            self._admitted(run_id, admitted)
+            self.services.store.leave()
+
+    def _admitted(self, run_id: str, admitted: asyncio.Event) -> None:
+        if self._admitting.get(run_id) is admitted:
+            del self._admitting[run_id]
+        admitted.set()
 
     async def drive(self, run_id: str, workflow: Workflow[Any, Any], *, wait: float | None, recovery: bool) -> Row:
         """Drive a known run until it ends, or waits for something that is not waited for."""
         self.services.worker.start()
-        return await self._join(run_id, workflow, wait, recovery=recovery, first=[])
+        self.services.store.enter()
+        try:
+            return await self._wait_for(run_id, self._driven(run_id, workflow, wait, recovery=recovery, first=[]))
+        finally:
+            self.services.store.leave()
 
     def _mine(self, run_id: str) -> Driven | None:
         driven = self.driven.get(run_id)
         return driven if driven is not None and not driven.task.done() else None
 
-    async def _join(
+    def _driven(
         self,
         run_id: str,
         workflow: Workflow[Any, Any],
@@ -76,15 +95,19 @@ class Driver:
         *,
         recovery: bool,
         first: list[tuple[Taken, Loaded | None]],
-    ) -> Row:
-        """Wait for the run with whoever drives it in this process. Running it and waiting for it are separate tasks."""
-        loop = asyncio.get_running_loop()
+    ) -> Driven:
+        """Whoever drives the run in this process; we, if nobody does."""
         driven = self._mine(run_id)
         if driven is None:
+            loop = asyncio.get_running_loop()
             task = loop.create_task(self._drive(run_id, workflow, wait, recovery, first), name=f"stepseven run {run_id}")
             driven = self.driven[run_id] = Driven(task, loop)
             task.add_done_callback(lambda t: self._forget(run_id, t))
-        if driven.loop is loop:
+        return driven
+
+    async def _wait_for(self, run_id: str, driven: Driven) -> Row:
+        """Wait for a driven run. Running it and waiting for it are separate tasks: who stops waiting does not stop it."""
+        if driven.loop is asyncio.get_running_loop():
             return await asyncio.shield(driven.task)
         while not driven.task.done():  # another thread's loop drives it
             await asyncio.sleep(POLL_S)
@@ -112,7 +135,7 @@ class Driver:
         while True:
             taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
             if taken.hold is not None and loaded is not None:
-                parked_us = edge.now_us() - taken.run["updated_us"]
+                parked_us = edge.now_us() - last_us(loaded)
                 again = recovery or (taken.run["status"] in ("waiting", "queued") and parked_us > RECOVERY_AFTER_US
                                      and taken.run["executions"] > 0)  # fmt: skip
                 over = await self._execute(workflow, taken, loaded, recovery=again)
@@ -230,3 +253,11 @@ class Driver:
                 driven.task.cancel()
         if mine:
             await asyncio.gather(*(d.task for d in mine), return_exceptions=True)
+
+
+def last_us(loaded: Loaded) -> int:
+    """When the run last did something: it was put away then. (An answer changes ``updated_us``, too.)"""
+    did = [r.ended_us or r.started_us for r in loaded.records.values()]
+    did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]
+    did += [row["created_us"] for rows in loaded.questions.values() for row in rows]
+    return max(did, default=loaded.run["created_us"])

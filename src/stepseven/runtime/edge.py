@@ -32,7 +32,8 @@ class Edge:
 
     def new_id(self, prefix: str) -> str:
         """A fresh id such as ``q_7f3k9m2xw4tp`` (60 bits: not to be guessed)."""
-        return f"{prefix}_{''.join(secrets.choice(_ALPHABET) for _ in range(12))}"
+        bits = int.from_bytes(secrets.token_bytes(8))
+        return f"{prefix}_{''.join(_ALPHABET[bits >> shift & 31] for shift in range(0, 60, 5))}"
 
     def new_uuid(self) -> str:
         """A fresh random UUID."""

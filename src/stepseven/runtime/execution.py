@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from stepseven.errors import Fatal, StepFailed, StepsevenError, StoreUnavailable, Superseded
 from stepseven.model import EffectKind, FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import outline, reading, writing
+from stepseven.runtime import outline, reading, settling, writing
 from stepseven.runtime.calls import Deferred, Refusal, identify
 from stepseven.runtime.ceilings import Reserved
 from stepseven.runtime.choices import set_aside
@@ -38,6 +39,7 @@ from stepseven.transitions.runs import Ending, Parking
 from stepseven.transitions.state import Hold, Loaded, Record, RecordKey, choice_of
 
 UNLOAD_PATIENCE_S = 30.0
+SETTLE_PATIENCE_US = 15 * 60 * 1_000_000  # an ending run looks itself whether its writes happened; nobody would wake it
 
 
 class Over(StrEnum):
@@ -83,9 +85,12 @@ class Execution:
         self.unkeyed: dict[tuple[str, str], str] = {}
         self.diverged: set[str] = set()  # branches in which an earlier step gave another result than last time
         self.looked: set[RecordKey] = set()  # writes whose probe looked before the first send
+        self.busy_since: dict[RecordKey, int] = {}  # writes that another run is doing -> when that was first seen
+        self.settling = False  # the body is over; claims in doubt are being found out about
         self.looked_again: set[str] = set()  # answered "again" about a claim in doubt, and acted upon
         self.stale: dict[RecordKey, int] = {}  # records that no longer answer -> their generation
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._ended: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.waits: dict[asyncio.Future[Any], DurableWait] = {}
         self.waited: list[DurableWait] = []  # the waits when unloading began
         self.inside: set[asyncio.Future[Any]] = set()
@@ -189,6 +194,7 @@ class Execution:
         """A step was called: identify it now, run or replay it when awaited."""
         if self.unloading is not None:
             return Refusal(here, step.name)
+        writing.refuse_irreversible(step)
         return identify(step, here, args, kwargs, reading.read if step.settings.effect is EffectKind.READ else writing.write)
 
     async def shared(self, flight: Flight) -> None:
@@ -294,7 +300,7 @@ class Execution:
         future: asyncio.Future[Any] = loop.create_future()
         self.waits[future] = wait
         cancel = None
-        if wait.until_us is not None and wait.until_us - self.now_us() <= SHORT_WAIT_US:
+        if wait.until_us is not None and wait.until_us - self.now_us() <= self._patience_us():
             cancel = self.edge.call_at(wait.until_us, lambda: _fire(future))
         self.look()
         try:
@@ -303,6 +309,10 @@ class Execution:
             del self.waits[future]
             if cancel is not None:
                 cancel()
+
+    def _patience_us(self) -> int:
+        """How long a timer is waited for in memory."""
+        return SETTLE_PATIENCE_US if self.settling else SHORT_WAIT_US
 
     async def until(self, at_us: int, what: str) -> None:
         """A durable timer."""
@@ -354,7 +364,7 @@ class Execution:
         self._look_soon = False
         if self.unloading is not None or self._over is None or self._over.done() or not self.waits:
             return
-        soon = self.now_us() + SHORT_WAIT_US
+        soon = self.now_us() + self._patience_us()
         if any(w.until_us is not None and w.until_us <= soon and w.question_id is None for w in self.waits.values()):
             return
         if any(f.done() for f in self.waits):
@@ -372,8 +382,11 @@ class Execution:
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
-        if self.unloading is not None and not task.cancelled():
-            task.exception()  # discarded: what the code did after unloading began does not count
+        if not task.cancelled():
+            if self.unloading is not None:
+                task.exception()  # discarded: what the code did after unloading began does not count
+            else:
+                self._ended.add(task)
         self.look()
 
     # -- the ways out -----------------------------------------------------------------------------------------------------
@@ -390,7 +403,8 @@ class Execution:
         """End the run: fatal, stopped by a person, or cancelled. Every claim is settled first."""
         if self.stop is None and self.lost is None:
             self.stop = stop
-        self._finish(stop.reason)
+        if not self.settling:  # else it is ending already
+            self._finish(stop.reason)
 
     def lose(self, why: str) -> None:
         """Another worker has the run."""
@@ -425,8 +439,10 @@ class Execution:
         loop = asyncio.get_running_loop()
         install(loop)
         self._over = loop.create_future()
-        if self.run["status"] in ("cancelling", "failing"):
-            self.halt(Stop(RunStatus.CANCELLED, self.run["reason"] or "cancelled"))
+        if self.run["status"] == RunStatus.CANCELLING:
+            self.halt(Stop(RunStatus.CANCELLED, self.run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
+        elif self.run["status"] == RunStatus.FAILING:
+            self.halt(Stop(RunStatus.FAILED, self.run["reason"] or "failed"))
         elif poisoned or self._open(QuestionKind.POISON):
             await self._poisoned()
         body: asyncio.Task[Any] | None = None
@@ -563,8 +579,9 @@ class Execution:
 
     async def _put_away(self, body: asyncio.Task[Any] | None) -> Over:
         await self._unload()
-        if body is not None and body.done() and not body.cancelled():
-            body.exception()  # discarded: whatever it raised after unloading began does not count
+        for task in (*self._ended, *(() if body is None else (body,))):
+            if task.done() and not task.cancelled():
+                task.exception()  # discarded: the code that would have looked at it runs again
         if self.lost is not None:
             return Over.LOST
         if self.broken is not None:
@@ -611,7 +628,38 @@ class Execution:
             return Over.PARKED
         return Over.AGAIN
 
+    async def _settle(self) -> Over | None:
+        """Find out about every claim in doubt before the run ends. Not ``None``: it cannot end yet."""
+        if self.lost is not None:
+            return Over.LOST
+        if not await settling.open_claims(self):
+            return None
+        loop, ending, context = asyncio.get_running_loop(), self.stop, contextvars.copy_context()
+        if ending is not None:
+            await self.write(lambda tx: runs.ending(tx, self.hold, ending.status, ending.reason, self.now_us()), durable=True)
+        self.settling, self.unloading, self._over = True, None, loop.create_future()
+        context.run(place.set, Place(self, ""))
+        task = loop.create_task(settling.settle_all(self), context=context)
+        ended = await self._first(task)
+        waits = list(self.waits.values())
+        self._finish("it is ending")
+        await self._unload()
+        self.settling = False
+        if self.lost is not None:
+            return Over.LOST
+        if ended is not None:
+            ended.result()
+            return None
+        if self.stop is None and self.releasing is None:
+            return await self._park(waits)
+        self.releasing = self.releasing or (self.stop.reason if self.stop is not None else None)
+        await self._give_back()
+        return Over.RELEASED
+
     async def _stopped(self, stop: Stop) -> Over:
+        over = await self._settle()
+        if over is not None:
+            return over
         failure = {"step": stop.step, "kind": stop.kind.value, "reason": free_text(stop.reason)}
         return await self._end(
             Ending(status=stop.status, failure=json.dumps(failure), reason=free_text(stop.reason, 300),
@@ -637,8 +685,11 @@ class Execution:
             else:
                 self._finish("the run is done")
                 await self._unload()
-                if self.lost is not None:
-                    return None, Over.LOST
+                over = await self._settle()
+                if over is not None:
+                    return None, over
+                if self.stop is not None:  # cancelled while that was found out
+                    return None, await self._stopped(self.stop)
                 ending = Ending(status=RunStatus.DONE, value=text, executing_us=self.executing_us())
                 return None, await self._end(ending)
         if isinstance(error, Superseded):

@@ -125,14 +125,14 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     row = rows[-1]
     if row["about"] != about or row["status"] == "withdrawn":  # it was taken back; while the run lives it asks again
         return None
-    if about is None and row["status"] == "answered" and _rerun_since(ex, row):
+    if about is None and row["status"] in ("open", "answered") and _rerun_since(ex, row):
         return None
     return row
 
 
 def _rerun_since(ex: Execution, row: Row) -> bool:
     """Whether a step that came before the question now has a newer generation with another result."""
-    before = {(r.branch, r.name, r.key): r for r in ex.older if r.seq <= row["asked_seq"]}  # the newest of each: they are in order
+    before = {(r.branch, r.name, r.key): r for r in ex.older if r.seq <= row["asked_seq"]}  # the newest of each
     for key, old in before.items():
         new = ex.records.get(key)
         if new is None or new.seq <= row["asked_seq"] or not _same_line(old.branch, row["branch"]):
@@ -150,7 +150,7 @@ def _same_line(a: str, b: str) -> bool:
 async def _store(ex: Execution, here: Place, key: str, q: Inquiry, about: str | None, refused: str | None) -> Row:
     earlier = ex.questions.get((here.branch, QuestionKind.ASK.value, key), [])
     if earlier and earlier[-1]["status"] == "open":  # it was asked on something that changed: it no longer counts
-        from stepseven.runtime import trouble  # noqa: PLC0415 - only then
+        from stepseven.runtime import trouble
 
         await trouble.withdraw(ex, (earlier[-1]["id"],))
     facts = {} if q.about is UNSET else {"about": json.loads(canonical(q.about, "about"))}

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,10 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import StepFailed
 from stepseven.model import FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking
-from stepseven.runtime.calls import join
 from stepseven.runtime.declared import Step
+from stepseven.runtime.items import branches_of, in_order, label, reason, tries_of, within
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
-from stepseven.store.codec import canonical, digest, free_text, guard
 from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Record, choice_of
 
@@ -102,7 +101,7 @@ class MapRun:
         self.key = key
         self.name = fn.name if isinstance(fn, Step) else getattr(fn, "__name__", "item")
         self.slots = asyncio.Semaphore(concurrency)
-        self.branches = _branches(here.branch, key, items, self.name)
+        self.branches = branches_of(here.branch, key, items, self.name)
         self.results: list[Any] = [None] * len(items)
         self.failures: dict[int, str] = {}
         self.context = contextvars.copy_context()
@@ -163,7 +162,7 @@ class MapRun:
         self._spawn(index)
 
     def _spawn(self, index: int) -> None:
-        item = Item(self, self.branches[index], _label(self.items[index]))
+        item = Item(self, self.branches[index], label(self.items[index]))
         context = self.context.copy()
         context.run(place.set, Place(self.ex, item.branch, item=item))
         self.started += 1
@@ -175,8 +174,9 @@ class MapRun:
             self.results[index] = await self.fn(self.items[index])
             self.done += 1
             self._ended(item, seq)
-            async with self.lock:
-                await self._retell()
+            if self.batch is not None:
+                async with self.lock:
+                    await self._retell()
         except StepFailed as failed:
             self.failures[index] = failed.reason
             self._ended(item, seq)
@@ -233,10 +233,10 @@ class MapRun:
 
     def _draft(self, rows: list[Row]) -> Draft:
         ex, last = self.ex, rows[-1]
-        tries = [_tries(ex, r) for r in rows]
+        tries = [tries_of(ex, r) for r in rows]
         return escalate.batch(
             asking.situation(ex, last["step"]), step=last["step"], resource=next((t[-1]["resource"] for t in tries if t), None),
-            done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), _reason(r)) for r in rows),
+            done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), reason(r)) for r in rows),
             waiting=len(self.items) - self.started,
             nothing_changed=None if any(a["outcome"] == "unknown" for t in tries for a in t) else True,
         )  # fmt: skip
@@ -244,9 +244,10 @@ class MapRun:
     async def _retell(self) -> None:
         """Items that ran when the batch question was asked have ended since: it tells of them, too."""
         ex, batch = self.ex, self.batch
-        if batch is None:
+        rows = [] if batch is None else sorted((r for r in self._folded(batch) if r["status"] == "open"), key=in_order)
+        if batch is None or not rows:
             return
-        draft = self._draft(sorted((r for r in self._folded(batch) if r["status"] == "open"), key=_in_order))
+        draft = self._draft(rows)
         ex.remember_question(await ex.write(lambda tx: questions.retell(tx, ex.hold, batch["id"], draft), durable=True))
 
     def _folded(self, batch: Row) -> list[Row]:
@@ -292,8 +293,8 @@ class MapRun:
             self.going.set()
 
     async def mended(self, question_ids: Sequence[str]) -> None:
-        """The code changed, and a resume tries again by itself: the batch question is not needed any more, nor what it stands for."""
-        from stepseven.runtime import trouble  # noqa: PLC0415 - it imports what imports this module
+        """The code changed and a resume tries again by itself: the batch question goes, and what it stands for."""
+        from stepseven.runtime import trouble
 
         ex, batch = self.ex, self.batch
         folded = [] if batch is None else self._folded(batch)
@@ -312,7 +313,7 @@ class MapRun:
 
     def _label_of(self, branch: str) -> str:
         found = next((i for i, mine in enumerate(self.branches) if branch == mine or branch.startswith(mine + "/")), None)
-        return branch if found is None else _label(self.items[found])
+        return branch if found is None else label(self.items[found])
 
     # -- what is on record ----------------------------------------------------------------------------------------------
 
@@ -324,12 +325,12 @@ class MapRun:
         """
         ex, mine = self.ex, set(self.branches)
         for record in ex.records.values():
-            branch = _within(record.branch, mine)
+            branch = within(record.branch, mine)
             if branch is not None:
                 self.ended_at[branch] = max(self.ended_at.get(branch, 0), record.seq)
         asked = [r for (_, kind, _), rows in ex.questions.items() if kind in _OWN for r in rows[-1:] if r["status"] == "open"]
-        own = [(_within(r["branch"], mine), r) for r in asked]
-        self.row = sorted((r for branch, r in own if branch is not None), key=_in_order)
+        own = [(within(r["branch"], mine), r) for r in asked]
+        self.row = sorted((r for branch, r in own if branch is not None), key=in_order)
         rows = ex.questions.get((self.here.branch, QuestionKind.BATCH.value, self.key), [])
         if rows and rows[-1]["status"] in ("open", "answered"):
             self._hold_back(rows[-1])
@@ -361,52 +362,8 @@ class MapRun:
             await self.ex.write(lambda tx: steps.update_map(tx, self.ex.hold, record, self.ex.now_us()), durable=False)
 
 
-def _branches(branch: str, key: str, items: Iterable[Any], name: str) -> list[str]:
-    """A branch per item: named by the item's digest, equal items numbered."""
-    counts: dict[str, int] = {}
-    made = []
-    for i, item in enumerate(items):
-        text = digest(guard(canonical(item, f"{name}: items[{i}]"), f"{name}: items[{i}]", secrets="refuse"))
-        counts[text] = n = counts.get(text, 0) + 1
-        made.append(join(branch, f"{key}[{text}{f'~{n}' if n > 1 else ''}]"))
-    return made
-
-
-def _label(item: Any) -> str:
-    """An item for people: a short text, or what it is called."""
-    if isinstance(item, str):
-        return free_text(item.rsplit("/", 1)[-1] or item, 60)
-    for name in ("name", "id", "number", "file", "title"):
-        value = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
-        if isinstance(value, str | int) and value != "":
-            return free_text(str(value), 60)
-    return free_text(str(item), 60)
-
-
-def _reason(row: Row) -> str:
-    failed = json.loads(row["context"]).get("failed") or [{}]
-    return str(failed[-1].get("reason") or row["text"].split("\n", 1)[0])
-
-
-def _tries(ex: Execution, row: Row) -> list[Row]:
-    """The tries a question of an item is about."""
-    key = str(row["key"]).removeprefix(f"{row['step']}/").partition("#")[0]
-    return ex.attempts.get((row["branch"], row["step"], key), [])
-
-
-def _in_order(row: Row) -> tuple[int, int]:
-    return row["asked_seq"], row["created_us"]
-
-
-def _within(branch: str, mine: set[str]) -> str | None:
-    """The item's branch that *branch* is or lies in."""
-    while branch and branch not in mine:
-        branch = branch.rpartition("/")[0]
-    return branch or None
-
-
 def _stop(row: Row) -> Stop:
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports what imports this module
+    from stepseven.runtime.execution import Stop
 
     return Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by'] or 'a person'}", row["step"], FailureKind.FIXABLE)
 

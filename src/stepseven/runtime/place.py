@@ -39,7 +39,7 @@ class Place:
         self.parent = parent  # the creating task's place, if the counts go on from there
         self.attempt = attempt  # set inside a step's body
         self.item = item  # what a map's branch works on, for people
-        self.refused = False  # a durable call was refused here because the run is being put away
+        self.refused = 0  # durable calls made here while the run is being put away
         self.born = execution.tick
         self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
 

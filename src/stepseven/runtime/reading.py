@@ -197,10 +197,10 @@ async def run_once(ex: Execution, call: Call, fn: Callable[..., Any], attempt: A
         try:
             async with limit:
                 return await call_bound(fn, call.bound)
-        except TimeoutError as late:
+        except TimeoutError:
             if not limit.expired():
                 raise  # one of the step's own
-            raise TimeoutError(f"no result within {timeout:g} s") from late
+            raise TimeoutError(f"no result within {timeout:g} s") from None  # the cancellation behind it is ours
     finally:
         place.reset(token)
 
@@ -219,16 +219,26 @@ def checked(call: Call, value: Any) -> None:
         raise UnusableResult(f"unusable result: {found}" if found else "unusable result")
 
 
-def made(
-    ex: Execution, call: Call, value: Any, attempt: Attempt, started_us: int, *, approach: str | None = None
+def made(  # noqa: PLR0913 - a record has that many sides
+    ex: Execution,
+    call: Call,
+    value: Any,
+    attempt: Attempt,
+    started_us: int,
+    *,
+    approach: str | None = None,
+    judged: bool = False,
 ) -> tuple[Record, str, Any]:
     """A record of what a step returned, its text, and the value the caller gets: decoded from the text.
+
+    *judged*: ``check=`` has seen it, or is not asked: what a write did outside is there, whatever it thinks.
 
     Raises:
         UnusableResult, NotRecordable, TooLarge, SecretFound: the result is refused.
     """
     step, o = call.step, call.step.settings
-    checked(call, value)
+    if not judged:
+        checked(call, value)
     text, back = step.typed.roundtrip(value)
     kept = guard(text, f"{step.name}()", secrets=o.secrets)
     if kept is not text and kept != text:

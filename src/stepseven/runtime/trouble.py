@@ -18,7 +18,6 @@ from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micr
 from stepseven.runtime import asking, ceilings, choices, reading
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
-from stepseven.runtime.choices import fatal as fatal, give_up as give_up, obey as obey  # noqa: PLC0414 - writes end the same ways
 from stepseven.store.codec import free_text
 from stepseven.transitions import questions, steps
 from stepseven.transitions.state import choice_of
@@ -52,14 +51,14 @@ async def persist(ex: Execution, call: Call, first: First | None = None) -> Any:
                 return value
         elif isinstance(move, policy.Ask):
             if call.step.settings.on_failure == "raise":
-                raise await give_up(ex, call, last_reason(ex, call), last_kind(ex, call))
+                raise await choices.give_up(ex, call, last_reason(ex, call), last_kind(ex, call))
             await asking.failure(ex, call)
         elif isinstance(move, policy.Wait):
             await asking.wait_for(ex, call, move.question_id)
         elif isinstance(move, policy.Give):
-            await fatal(ex, call, move.reason)
+            await choices.fatal(ex, call, move.reason)
         else:
-            done, value = await obey(ex, call, move)
+            done, value = await choices.obey(ex, call, move)
             if done:
                 return value
 
@@ -186,7 +185,7 @@ _KINDS = {
 }
 
 
-async def failed(
+async def failed(  # noqa: PLR0913 - what is known of a try
     ex: Execution,
     call: Call,
     error: Exception,
@@ -205,7 +204,7 @@ async def failed(
     return verdict
 
 
-def attempt_row(
+def attempt_row(  # noqa: PLR0913, PLR0917 - what is known of a try
     ex: Execution,
     call: Call,
     verdict: Verdict,
@@ -215,7 +214,7 @@ def attempt_row(
     error: BaseException,
 ) -> dict[str, Any]:
     """A failed or deferred try as a row."""
-    from stepseven.runtime.execution import failure_text  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime.execution import failure_text
 
     o = call.step.settings
     put_off = verdict.handling is Handling.DEFERRAL

@@ -76,13 +76,15 @@ def standing(
         return Standing.INSIDE
 
     def ours(future: Any) -> bool:
-        return future.done() or future in tasks or future in durable or future in inside
+        if future.done() or future in tasks or future in durable or future in inside:
+            return True
+        children = getattr(future, "_children", None)  # asyncio.gather, which may hold others
+        return children is not None and all(map(ours, children))
 
     stack = list(frames(task))
     if any(frame.f_code in STEP_CODE for frame in stack):
         return Standing.FOREIGN
-    children = getattr(waiter, "_children", None)  # asyncio.gather
-    if ours(waiter) or (children is not None and all(map(ours, children))) or _waits_inside(stack, ours):
+    if ours(waiter) or _waits_inside(stack, ours):
         return Standing.INSIDE
     return Standing.INSIDE if any(map(_shields(waiter), tasks)) else Standing.FOREIGN
 
@@ -106,8 +108,8 @@ def _shields(waiter: Any) -> Callable[[Any], bool]:
 
     def found(task: Any) -> bool:
         callbacks = getattr(task, "_callbacks", None) or ()
-        cells = [cell for callback, _ in callbacks for cell in getattr(callback, "__closure__", None) or ()]
-        return any(cell.cell_contents is waiter for cell in cells)
+        shields = [callback for callback, _ in callbacks if getattr(callback, "__qualname__", "").startswith("shield.")]
+        return any(cell.cell_contents is waiter for callback in shields for cell in callback.__closure__ or ())
 
     return found
 

@@ -1,55 +1,48 @@
 """A write step: claimed, sent, settled. Happens once, or stops and says that it cannot know.
 
-The claim row is the begin and is on the disk before the step's code starts; the receipt and the record are one commit. The
-send runs in a task of its own: whoever cancels the caller waits until it has ended and is recorded.
+The claim row is the begin and is on the disk before the step's code starts; the receipt and the record are one commit.
+``sending`` makes one send, ``doubt`` finds out about one that nobody knows the end of, ``clash`` asks when two calls under
+one key say different things. Here is the loop around them, and what becomes of a receipt.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
-from stepseven.decide.classify import Proof
-from stepseven.errors import AlreadyDone, NotRecordable, SecretFound, StepsevenError, Superseded, TooLarge
-from stepseven.keys import wire_key
-from stepseven.model import EffectState, QuestionKind, WaitingFor
-from stepseven.runtime import asking, ceilings, choices, doubt, reading, trouble
+from stepseven.errors import NotRecordable, StepsevenError, Superseded
+from stepseven.model import EffectKind, QuestionKind
+from stepseven.runtime import asking, choices, clash, doubt, reading, sending, trouble
 from stepseven.runtime.attempt import Attempt
-from stepseven.runtime.calls import Call
-from stepseven.runtime.declared import start_plain
-from stepseven.runtime.place import Place, place
-from stepseven.runtime.services import gate
-from stepseven.runtime.waits import DurableWait
-from stepseven.store.codec import guard
-from stepseven.transitions import effects, questions, steps
-from stepseven.transitions.effects import Claim, Intent, Verdict
-from stepseven.transitions.state import choice_of
+from stepseven.store.codec import free_text
+from stepseven.transitions import effects, steps
+from stepseven.transitions.effects import REFUSED_RESULT, Claim, Intent, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from stepseven.runtime.calls import Call
+    from stepseven.runtime.declared import Step
     from stepseven.runtime.execution import Execution
+    from stepseven.transitions.state import Record
 
-REFUSED_RESULT = "$refused"  # a receipt whose content could not be kept: it did happen
-BUSY_LOOK_US = 1_000_000
+BY_HAND = choices.BY_HAND
 
 
-@dataclass(slots=True)
-class Sent:
-    """What became of one send: a value, or a claim in doubt.
+class Unkept(Exception):
+    """It was done and is settled, but what came back could not be kept."""
 
-    ``proven``: it is certain that nothing happened. ``repeat``: the claim stays in doubt, but the other side honours its key.
+
+def refuse_irreversible(step: Step[Any, Any]) -> None:
+    """Say at the call what this version cannot do.
+
+    Raises:
+        StepsevenError: the step is irreversible. Nothing was done.
     """
-
-    done: bool
-    value: Any = None
-    doubt: Claim | None = None
-    proven: bool = False
-    repeat: Claim | None = None
+    if step.settings.effect is EffectKind.IRREVERSIBLE:
+        raise StepsevenError(
+            f"step {step.name!r} has effect='irreversible', and steps that are approved first come with a later release of "
+            "stepseven: nothing was done; ask with run.ask() before a step with effect='write' until then"
+        )
 
 
 async def write(ex: Execution, call: Call) -> Any:
@@ -57,10 +50,12 @@ async def write(ex: Execution, call: Call) -> Any:
     intent = intent_of(ex, call)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
-        record = ex.records.get(call.key) or reading.renamed(ex, call)
-        if record is not None and (record.inputs == call.digest or record.state != "done"):
-            ex.mark_used(record)
-            return reading.value_of(ex, call, record)
+        record = _record_of(ex, call)
+        if record is not None:
+            value = reading.value_of(ex, call, record)
+            if value is not reading._MISSING:  # noqa: SLF001 - else its artifact is gone: the receipt is the same text
+                record.used = True
+                return value
         ex.check()
         flight = ex.flights.get(lane)
         if flight is None:
@@ -76,6 +71,15 @@ async def write(ex: Execution, call: Call) -> Any:
         ex.store.leave()
         if call.lane is not None:
             ex.free_lane(lane)
+
+
+def _record_of(ex: Execution, call: Call) -> Record | None:
+    """The record that answers the call: with these inputs, whatever the same key was used for since."""
+    record = ex.records.get(call.key) or reading.renamed(ex, call)
+    if record is None or record.inputs == call.digest or record.state != "done":
+        return record
+    older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.state == "done")
+    return next((r for r in older if r.inputs == call.digest), None)
 
 
 def intent_of(ex: Execution, call: Call) -> Intent:
@@ -113,17 +117,17 @@ async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
             held, proven = sent.doubt, sent.proven
         elif isinstance(move, policy.Ask):
             if call.step.settings.on_failure == "raise":
-                raise await trouble.give_up(ex, call, trouble.last_reason(ex, call), trouble.last_kind(ex, call))
+                raise await choices.give_up(ex, call, trouble.last_reason(ex, call), trouble.last_kind(ex, call))
             await asking.failure(ex, call)
         elif isinstance(move, policy.Wait):
             await asking.wait_for(ex, call, move.question_id)
         elif isinstance(move, policy.Give):
-            await trouble.fatal(ex, call, move.reason)
+            await choices.fatal(ex, call, move.reason)
         elif move.choice in ("value", "by_hand"):
             if await choices.fits(ex, call, move):
                 return await receipt_by_hand(ex, call, intent, choices.given_by(move), f"by {move.by or 'a person'}")
         else:
-            done, value = await trouble.obey(ex, call, move)
+            done, value = await choices.obey(ex, call, move)
             if done:
                 return value
 

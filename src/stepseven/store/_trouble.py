@@ -34,9 +34,7 @@ def busy(error: sqlite3.Error) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def explain(
-    url: str, path: str, error: sqlite3.Error | UnicodeDecodeError, *, opening: bool = False
-) -> StoreUnavailable:
+def explain(url: str, path: str, error: sqlite3.Error | UnicodeDecodeError, *, opening: bool = False) -> StoreUnavailable:
     """The error of the driver as ours, by SQLite's result code."""
     why = _WHY.get(_code(error), f"SQLite says: {error}")
     if _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path):

@@ -85,6 +85,4 @@ def _apply(connection: sqlite3.Connection, known: list[tuple[int, str]]) -> None
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version={known[-1][0]}")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute(
-        "INSERT INTO store (one, schema_no, created_us) VALUES (1, ?, ?)", (known[-1][0], time.time_ns() // 1000)
-    )
+    connection.execute("INSERT INTO store (one, schema_no, created_us) VALUES (1, ?, ?)", (known[-1][0], time.time_ns() // 1000))

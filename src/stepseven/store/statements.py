@@ -63,9 +63,11 @@ class Statements:
     # effects
     guard_effect: str
     effect: str
+    effect_of_inputs: str
     insert_claim: str
     retry_claim: str
     settle_claim: str
+    fill_receipt: str
     mark_claim: str
     lower_gate: str
     claim: str
@@ -139,7 +141,8 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "guard_run": f"SELECT status, limits FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold}",
         # Only who saw the run unowned, or owned by a worker it then proved dead, gets it: compare and set.
         "take_run": f"""UPDATE {s}run SET status = CASE WHEN status IN ('cancelling', 'failing') THEN status ELSE 'running' END,
-                owner = :owner, fence = fence + 1, executions = executions + 1, waiting_for = NULL, reason = NULL,
+                owner = :owner, fence = fence + 1, executions = executions + 1, waiting_for = NULL,
+                reason = CASE WHEN status IN ('cancelling', 'failing') THEN reason END,
                 wake_us = NULL, progress = :progress, barren = :barren, source_digest = :source_digest, updated_us = :now
             WHERE no = :run_no AND fence = :fence AND coalesce(owner, '') = :seen_owner
               AND status NOT IN ('done', 'failed', 'cancelled') RETURNING fence""",
@@ -244,6 +247,8 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner ORDER BY e.generation DESC LIMIT 1 {d.hold_row}""",
         "effect": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id AND name = :name
             AND key = :key ORDER BY generation DESC LIMIT 1""",
+        "effect_of_inputs": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id
+            AND name = :name AND key = :key AND inputs = :inputs AND state = 'done' ORDER BY generation DESC LIMIT 1""",
         "insert_claim": f"""INSERT INTO {s}effect (scope, scope_id, name, key, generation, claim_id, owner, state, inputs,
                 inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us)
             VALUES (:scope, :scope_id, :name, :key, :generation, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
@@ -257,6 +262,8 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE claim_id = :claim_id AND tries = :tries AND state <> 'done'""",
         "settle_claim": f"""UPDATE {s}effect SET state = 'done', receipt = :receipt, settled_us = :now
             WHERE claim_id = :claim_id AND state <> 'done'""",
+        "fill_receipt": f"""UPDATE {s}effect SET receipt = :receipt WHERE claim_id = :claim_id AND state = 'done'
+            AND substr(receipt, 1, length(:refused)) = :refused""",
         "mark_claim": f"""UPDATE {s}effect SET state = :state, settled_us = CASE WHEN :state = 'refused' THEN :now END
             WHERE claim_id = :claim_id AND tries = :tries AND state <> 'done'""",
         "lower_gate": f"""UPDATE {s}effect SET gate_until_us = :gate_until_us
@@ -300,7 +307,7 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
                 answered_us = :now WHERE folded_into = :id AND status = 'open'""",
         "close_question": f"UPDATE {s}question SET status = :status, answered_us = :now WHERE id = :id AND status = 'open'",
         "close_run_questions": f"""UPDATE {s}question SET status = 'withdrawn', answered_us = :now
-            WHERE run_no = :run_no AND status = 'open'""",
+            WHERE run_no = :run_no AND status = 'open' AND substr(key, 1, 6) <> 'twice/'""",
         "copy_questions": f"""INSERT INTO {s}question (id, run_no, client_id, branch, key, n, step, kind, text, options, schema,
                 recommendation, context, about, asked_seq, attempts, asked_of, status, answer, answered_by, answered_us, note,
                 created_us)

@@ -1,4 +1,7 @@
-"""What every store has to do. A store passes if a subclass that makes it does:
+# ruff: noqa: S101, PLR2004 - a suite of tests: assert is the point, the number is the expectation
+"""What every store has to do.
+
+A store passes if a subclass that makes it does::
 
     class TestMine(StoreConformance):
         def make(self, folder: Path) -> Store:
@@ -13,13 +16,14 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepseven.errors import StepsevenError, StoreUnavailable, Superseded
-from stepseven.store.base import Store, Tx
+from stepseven.store.base import Row, Store, Tx
 from stepseven.store.codec import free_text
 from stepseven.store.statements import SEQ_BITS
 from stepseven.transitions import runs, steps
@@ -69,6 +73,10 @@ def facts(store: Store, key: str = "n") -> list[str]:
     """The values of a fact, oldest first."""
     rows = store.read_now(lambda tx: tx.all(tx.sql.fact_history, {"client_id": CLIENT, "key": key}))
     return [row["value"] for row in rows]
+
+
+def _steps_of(tx: Tx, *, run_no: int) -> list[Row]:
+    return tx.all(tx.sql.steps, steps_range(run_no))
 
 
 def append(store: Store, hold: Hold, made: Record, *, durable: bool = False) -> bool | None:
@@ -149,7 +157,7 @@ class StoreConformance(ABC):
         assert asyncio.run(together()) == list(range(1, 301))
         assert facts(store) == [str(i) for i in range(300)]
 
-    def test_no_error_path_keeps_the_lock(self, store: Store, tmp_path: Path) -> None:
+    def test_no_error_path_keeps_the_lock(self, store: Store) -> None:
         """After each kind of failure the next write goes through at once: no transaction stays open."""
 
         def fails_in_python(_tx: Tx) -> None:
@@ -213,7 +221,7 @@ class StoreConformance(ABC):
 
         assert asyncio.run(together()) == [i not in gone for i in range(100)]
         for i, hold in enumerate(holds):
-            rows = store.read_now(lambda tx, no=hold.run_no: tx.all(tx.sql.steps, steps_range(no)))
+            rows = store.read_now(partial(_steps_of, run_no=hold.run_no))
             assert len(rows) == (0 if i in gone else 1)
 
     def test_cancelled_caller_is_written_all_the_same(self, store: Store) -> None:

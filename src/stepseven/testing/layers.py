@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from stepseven.errors import UnknownQuestion
 from stepseven.layer import Layer
@@ -17,7 +17,7 @@ class TestLayer(Layer):
     __test__ = False  # pytest: not a class of tests
     clock: Clock
 
-    async def __aenter__(self) -> TestLayer:
+    async def __aenter__(self) -> Self:
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,6 +12,9 @@ from stepseven.model import EffectState
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
+
+REFUSED_RESULT = "$refused"  # a receipt whose content could not be kept: it did happen
+TWICE = "twice/"  # keys of the questions about something that was done twice; they outlive their run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,28 @@ def _claim(verdict: Verdict, row: Row) -> Claim:
     )  # fmt: skip
 
 
-def claim(
-    tx: Tx, hold: Hold, intent: Intent, claim_id: str, now_us: int, *, proven_dead: Container[str], second: int = 0
+def claim(  # noqa: C901, PLR0911, PLR0913 - the table of DESIGN §5, one line per row; who claims what, when, and what may be known about it
+    tx: Tx,
+    hold: Hold,
+    intent: Intent,
+    claim_id: str,
+    now_us: int,
+    *,
+    proven_dead: Container[str],
+    second: int = 0,
+    promise: Claim | None = None,
 ) -> Claim:
-    """Claim the effect, or say why not. *second*: generations that a person asked for on top ("a second one").
+    """Claim the effect, or say why not.
+
+    Args:
+        tx: the transaction.
+        hold: the claiming run.
+        intent: what it wants to do.
+        claim_id: the id of a new claim.
+        now_us: the time.
+        proven_dead: workers that certainly run no more.
+        second: up to which generation a person wanted another one beside it ("a second one").
+        promise: a claim in doubt that the other side promised to recognise by its key: it may be sent again.
 
     Raises:
         Superseded: the run is no longer ours. No fence, no claim.
@@ -82,20 +104,31 @@ def claim(
         raise lost(tx, hold)
     if row["claim_id"] is None:
         return _insert(tx, hold, intent, claim_id, 1, now_us)
-    state = EffectState(row["state"])
+    state, equal = EffectState(row["state"]), row["inputs"] == intent.inputs
+    if not equal:  # an earlier generation may have been just this
+        earlier = tx.one(tx.sql.effect_of_inputs, {**intent.where(), "inputs": intent.inputs})
+        if earlier is not None:
+            return _claim(Verdict.REUSE, earlier)
     if state is EffectState.DONE:
-        if row["inputs"] == intent.inputs:
+        if equal or same_thing(_claim(Verdict.REUSE, row), intent, hold):
             return _claim(Verdict.REUSE, row)
-        if second and row["generation"] <= second:
+        if row["generation"] <= second:
             return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
         return _claim(Verdict.CONFLICT, row)
-    if row["run_no"] != hold.run_no and not _may_inherit(tx, row, now_us, proven_dead):
-        return _claim(Verdict.BUSY, row)
     if state is EffectState.REFUSED:  # proven not done: another try, under another key if it says something else
-        if row["inputs"] != intent.inputs:
+        if not equal or row["generation"] <= second:
             return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
         return retry(tx, hold, intent, _claim(Verdict.GO, row), now_us)
+    if row["run_no"] != hold.run_no and not _may_inherit(tx, row, now_us, proven_dead):
+        return _claim(Verdict.BUSY, row)
+    if promise is not None and equal and (row["claim_id"], row["tries"]) == (promise.claim_id, promise.tries):
+        return retry(tx, hold, intent, promise, now_us)
     return _claim(Verdict.UNKNOWN, row)
+
+
+def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
+    """Whether a receipt answers this call: equal inputs; over all runs of a client the key alone decides, not the wording."""
+    return held.inputs == intent.inputs or (intent.scope == "client" and held.run_no != hold.run_no)
 
 
 def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> bool:
@@ -105,8 +138,16 @@ def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> 
         return True
     if other["owner"] is None or not is_dead(tx, other["owner"], now_us, proven_dead):
         return False
+    return not _asked_about(tx, row)
+
+
+def _asked_about(tx: Tx, row: Row) -> list[str]:
+    """The ids of the open questions whether this claim happened."""
     asked = tx.all(tx.sql.questions_of_run, {"run_no": row["run_no"]})
-    return not any(q["status"] == "open" and q["kind"] == "unknown_outcome" and q["step"] == row["step"] for q in asked)
+    return [
+        q["id"] for q in asked
+        if q["status"] == "open" and q["kind"] == "unknown_outcome" and f"#{row['claim_id']}:" in q["key"]
+    ]  # fmt: skip
 
 
 def _insert(tx: Tx, hold: Hold, intent: Intent, claim_id: str, generation: int, now_us: int) -> Claim:
@@ -152,6 +193,64 @@ def mark(tx: Tx, held: Claim, state: EffectState, now_us: int, *, gate_until_us:
 def lower_gate(tx: Tx, held: Claim, gate_until_us: int) -> None:
     """Nobody can send under this try after *gate_until_us*: its sender ended or is proven dead."""
     tx.run(tx.sql.lower_gate, {"claim_id": held.claim_id, "tries": held.tries, "gate_until_us": gate_until_us})
+
+
+def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: int) -> None:
+    """A send that was given up succeeded after all. Keep its receipt; if somebody acted since, say loudly: done twice."""
+    row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
+    if row is None or (row["state"] == EffectState.DONE and row["receipt"] == receipt):
+        return
+    if row["state"] == EffectState.DONE:
+        if row["tries"] != held.tries:
+            done_twice(tx, held.claim_id, receipt, question_id, now_us)
+        return
+    settle(tx, held.claim_id, receipt, now_us)
+    for asked in _asked_about(tx, row):  # nobody has to find out any more
+        tx.run(tx.sql.close_question, {"id": asked, "status": "withdrawn", "now": now_us})
+    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
+    tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": "a late answer came: ready to go on"})
+
+
+def done_twice(tx: Tx, claim_id: str, receipt: str, question_id: str, now_us: int) -> None:
+    """Two sends of one claim succeeded: open a question that outlives the run."""
+    row = tx.one(tx.sql.claim, {"claim_id": claim_id})
+    if row is None or row["receipt"] == receipt:
+        return
+    first, second = json.loads(row["receipt"] or "null"), json.loads(receipt)
+    name = row["step"].replace("_", " ")
+    text = f"“{name}” was done twice: {_short(first)} and {_short(second)}. Take one of them back by hand."
+    options = [
+        {"id": name, "label": label, "detail": None, "usd": None, "seconds": None}
+        for name, label in (("same", "it is one and the same there"), ("second", "I took one back, or both may stay"))
+    ]
+    context = {"headline": text, "facts": {"first": first, "second": second}, "done": [], "failed": [], "next": []}
+    tx.run(
+        tx.sql.insert_question,
+        {
+            "id": question_id, "run_no": row["run_no"], "client_id": row["client_id"], "branch": row["branch"],
+            "key": f"{TWICE}{claim_id}:{question_id}", "n": row["tries"], "step": row["step"], "kind": "conflict", "text": text,
+            "options": json.dumps(options), "schema": None, "recommendation": None,
+            "context": json.dumps(context, ensure_ascii=False), "about": None, "asked_seq": 0, "attempts": 0, "asked_of": None,
+            "remember": None, "fallback": None, "deadline_us": None, "folded_into": None, "signature": None, "now": now_us,
+        },
+    )  # fmt: skip
+    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:79] + "…"  # noqa: PLR2004 - two of them on one line
+
+
+def fill(tx: Tx, claim_id: str, receipt: str) -> None:
+    """What came back could not be kept, and a person told what it was: that is the receipt from now on."""
+    tx.run(tx.sql.fill_receipt, {"claim_id": claim_id, "receipt": receipt, "refused": f'{{"{REFUSED_RESULT}"'})
+
+
+def unsettled(tx: Tx, run_no: int) -> list[Row]:
+    """The claims of a run of which nobody knows whether they happened, oldest first."""
+    rows = tx.all(tx.sql.effects, {"run_no": run_no})
+    return [row for row in rows if row["state"] in (EffectState.CLAIMED, EffectState.UNKNOWN)]
 
 
 def look(tx: Tx, claim_id: str) -> Claim | None:

@@ -12,9 +12,8 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
-from stepseven.transitions.effects import Claim, settle
 from stepseven.transitions.runs import guard
-from stepseven.transitions.state import Hold, choice_of, options_of
+from stepseven.transitions.state import Hold, options_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,35 +152,6 @@ def fold(tx: Tx, hold: Hold, question_ids: Sequence[str], into: str, now_us: int
     return [row for row in rows if row is not None]
 
 
-def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: int) -> None:
-    """A send that was given up succeeded after all. Keep its receipt; if somebody acted since, say loudly: done twice."""
-    row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
-    if row is None or (row["state"] == "done" and row["receipt"] == receipt):
-        return
-    twice = row["state"] == "done" and row["tries"] != held.tries
-    if not twice:
-        settle(tx, held.claim_id, receipt, now_us)
-        return
-    first, second = json.loads(row["receipt"] or "null"), json.loads(receipt)
-    text = f"“{row['step'].replace('_', ' ')}” was done twice: {first!r} and {second!r}. Take one of them back by hand."
-    options = [
-        {"id": "same", "label": "it is one and the same there", "detail": None, "usd": None, "seconds": None},
-        {"id": "second", "label": "I took one back, or both may stay", "detail": None, "usd": None, "seconds": None},
-    ]
-    context = {"headline": text, "facts": {"first": first, "second": second}, "done": [], "failed": [], "next": []}
-    tx.run(
-        tx.sql.insert_question,
-        {
-            "id": question_id, "run_no": row["run_no"], "client_id": row["client_id"], "branch": row["branch"],
-            "key": f"twice/{held.claim_id}", "n": held.tries, "step": row["step"], "kind": "conflict", "text": text,
-            "options": json.dumps(options), "schema": None, "recommendation": None, "context": json.dumps(context),
-            "about": None, "asked_seq": 0, "attempts": 0, "asked_of": None, "remember": None, "fallback": None,
-            "deadline_us": None, "folded_into": None, "signature": None, "now": now_us,
-        },
-    )  # fmt: skip
-    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
-
-
 # -- what is a valid answer -------------------------------------------------------------------------------------------
 
 _LIMITS = ("usd", "tokens", "steps", "seconds")
@@ -244,8 +214,8 @@ _JSON_TYPES: dict[str, Callable[[Any], bool]] = {
 def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
     """Why *value* is not what a JSON schema asks for; ``None`` if it is.
 
-    Knows types, enums, constants, required fields, unions, tuples and references. What else a schema says, the run itself checks
-    when it reads the answer; it asks again if it has to.
+    Knows types, enums, constants, required fields, unions, tuples and references. What else a schema says, the run itself
+    checks when it reads the answer; it asks again if it has to.
     """
     return _mismatch(schema, value, schema.get("$defs", {}))
 
@@ -333,7 +303,9 @@ def _receipt(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     del now_us
     if "receipt" not in given:
         choice = given["choice"]
-        raise InvalidAnswer(row["id"], f'{choice} needs the receipt: {{"choice": "{choice}", "receipt": …}} (null if there is none)')
+        raise InvalidAnswer(
+            row["id"], f'{choice} needs the receipt: {{"choice": "{choice}", "receipt": …}} (null if there is none)'
+        )
     if row["schema"] is not None and given["receipt"] is not None:
         why = mismatch(json.loads(row["schema"]), given["receipt"])
         if why is not None:

@@ -227,6 +227,17 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
     return "cancelling"
 
 
+def ending(tx: Tx, hold: Hold, status: RunStatus, reason: str, now_us: int) -> None:
+    """Say that the run is about to end, while its claims in doubt are found out about: ``cancelling`` or ``failing``.
+
+    Raises:
+        Superseded: the run is no longer ours.
+    """
+    guard(tx, hold)
+    going = RunStatus.FAILING if status is RunStatus.FAILED else RunStatus.CANCELLING
+    tx.run(tx.sql.request_stop, {"run_no": hold.run_no, "status": going.value, "reason": reason, "now": now_us})
+
+
 def summary(tx: Tx, run_id: str) -> dict[str, Any]:
     """The run's row as a plain dict."""
     return dict(known(tx, run_id))

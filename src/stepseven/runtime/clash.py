@@ -1,0 +1,164 @@
+"""Two calls under one key that say different things: the same, a second one, or stop? A person decides.
+
+Three ways to get here: it was done before with other inputs; the probe found something else under our key; an earlier step
+gave another result than last time, so that a new key may mean a thing that was done already.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import escalate
+from stepseven.model import EffectState, QuestionKind
+from stepseven.runtime import asking, doubt, reading, sending, writing
+from stepseven.store.codec import free_text, guard
+from stepseven.transitions import effects
+from stepseven.transitions.effects import REFUSED_RESULT, Claim
+from stepseven.transitions.state import Record, choice_of
+
+if TYPE_CHECKING:
+    from stepseven.runtime.calls import Call
+    from stepseven.runtime.execution import Execution
+    from stepseven.store.base import Row, Tx
+
+
+# -- the same key, other inputs -------------------------------------------------------------------------------------------
+
+
+def _key(call: Call, held: Claim) -> str:
+    return f"{call.step.name}/{call.key[2]}/{held.claim_id}/{call.digest}"
+
+
+def seconds_wanted(ex: Execution, call: Call) -> int:
+    """Up to which generation a person wanted "a second one" for exactly these inputs."""
+    prefix, suffix = f"{call.step.name}/{call.key[2]}/", f"/{call.digest}"
+    wanted = 0
+    for (branch, kind, key), rows in ex.questions.items():
+        if kind == QuestionKind.CONFLICT.value and branch == call.branch and key.startswith(prefix) and key.endswith(suffix):
+            for row in rows:
+                if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "second":
+                    wanted = max(wanted, int(json.loads(row["context"]).get("generation", 0)))
+    return wanted
+
+
+async def conflict(ex: Execution, call: Call, held: Claim) -> sending.Sent:
+    """Done before with other inputs: the same thing, a second one, or stop?"""
+    receipt = json.loads(held.receipt or "null")
+    if isinstance(receipt, dict) and REFUSED_RESULT in receipt:
+        receipt = None
+    first = json.loads(held.arguments) if held.arguments else None
+    row = await _asked(ex, call, held, first, receipt, "it has the same key")
+    if row is None:
+        return sending.Sent()
+    if choice_of(json.loads(row["answer"])) == "second":
+        return sending.Sent()  # the next claim is a new generation
+    if held.receipt is None or held.receipt.startswith('{"' + REFUSED_RESULT):
+        return sending.Sent(done=True, value=await writing.reuse(ex, call, held))
+    return sending.Sent(done=True, value=await _keep_first(ex, call, held.receipt, row))
+
+
+async def settled_other(ex: Execution, call: Call, held: Claim, found: Any) -> sending.Sent:
+    """A claim with other inputs than this call's turned out to be done: keep its receipt, then it is a conflict."""
+    typed = call.step.typed
+    try:
+        text = guard(typed.encode(typed.validate_python(found)), "receipt", secrets=call.step.settings.secrets)
+    except Exception as refused:  # noqa: BLE001 - whatever is wrong with the value, it is there
+        text = json.dumps({REFUSED_RESULT: free_text(str(refused), 300)})
+    now = ex.now_us()
+    await ex.store.write(lambda tx: effects.settle(tx, held.claim_id, text, now), durable=True)
+    return await conflict(ex, call, await doubt.as_it_stands(ex, held))
+
+
+async def found_other(ex: Execution, call: Call, held: Claim, found: Any) -> sending.Sent:
+    """The probe found something under our key that is not what we meant."""
+    there = found if isinstance(found, dict) else {"found": str(found)}
+    first = json.loads(json.dumps(there, default=str))
+    row = await _asked(ex, call, held, first, None, "something else is there under the same key")
+    if row is None:
+        return sending.Sent(doubt=held)
+    if choice_of(json.loads(row["answer"])) == "same":  # what is there is ours after all
+        value = await writing.settled_by_hand(ex, call, held, found, row["answered_by"])
+        return sending.Sent(done=True, value=value)
+    now = ex.now_us()  # what is there is somebody else's: ours is still to be done, under a key of its own
+    await ex.write(lambda tx: effects.mark(tx, held, EffectState.REFUSED, now), durable=True)
+    return sending.Sent()
+
+
+async def _asked(
+    ex: Execution, call: Call, held: Claim, first: dict[str, Any] | None, receipt: Any, reason: str
+) -> Row | None:
+    """The answered question; ``None`` if it was taken back. "stop" does not return."""
+    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, _key(call, held)), [])
+    row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+    if row is None:
+        draft = escalate.conflict(
+            asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
+            now=json.loads(call.arguments()), receipt=receipt, reason=reason,
+        )  # fmt: skip
+        draft.context["generation"] = held.generation
+        row = await asking.store(ex, QuestionKind.CONFLICT, _key(call, held), draft, branch=call.branch, step=call.step.name)
+    return await _answered(ex, call, row)
+
+
+async def _answered(ex: Execution, call: Call, row: Row) -> Row | None:
+    row = await asking.answered(ex, call, row)
+    if row["status"] != "answered":
+        return None
+    if choice_of(json.loads(row["answer"])) == "stop":
+        doubt.stopped(ex, call, row)
+        await ex.forever()
+    return row
+
+
+async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
+    """The same thing: the first receipt is this call's result, too."""
+    value = call.step.typed.decode(text)
+    record = Record(
+        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        state="done", effect=call.step.settings.effect.value, inputs=call.digest, args=call.args(),
+        summary=reading.summary_of(call, value), started_us=ex.now_us(), ended_us=ex.now_us(),
+        why=f"the same thing, says {row['answered_by'] or 'a person'}: the first is kept",
+    )  # fmt: skip
+    await ex.append(record, durable=True, text=text)
+    return value
+
+
+# -- another key, after something changed ---------------------------------------------------------------------------------
+
+
+async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
+    """An earlier step gave another result than last time, and a receipt of this step stands that nobody asked for: ask."""
+    if call.branch not in ex.diverged or call.key in ex.records:
+        return None
+    old = ex.unused_like(call.key)
+    if old is None or old.effect is None:
+        return None
+    key = f"{call.step.name}/{call.key[2]}/{old.key}"
+    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, key), [])
+    row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+    text = ex.result_text(old) or "null"
+    if row is None:
+        first = await ex.store.read(lambda tx: _first_arguments(tx, ex.hold.run_no, old))
+        draft = escalate.conflict(
+            asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
+            now=json.loads(call.arguments()), receipt=json.loads(text),
+            reason="an earlier step gave another result than last time",
+        )  # fmt: skip
+        row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.step.name)
+    answered = await _answered(ex, call, row)
+    if answered is None:
+        return sending.Sent()
+    old.used = True
+    if choice_of(json.loads(answered["answer"])) != "same":
+        return None
+    return sending.Sent(done=True, value=await _keep_first(ex, call, text, answered))
+
+
+def _first_arguments(tx: Tx, run_no: int, record: Record) -> dict[str, Any] | None:
+    """What a recorded write was called with, for people."""
+    for row in tx.all(tx.sql.effects, {"run_no": run_no}):
+        if row["step"] == record.name and row["inputs"] == record.inputs and row["arguments"]:
+            found: dict[str, Any] = json.loads(row["arguments"])
+            return found
+    return None

@@ -1,0 +1,379 @@
+"""One send of a write: claimed, run under its time-out, recorded whatever becomes of it.
+
+It runs in a task of its own. Whoever cancels the caller waits until the send has ended and is on record. A thread cannot be
+stopped: when its time is up it is given up, may not pass the gate any more, and its receipt is kept if it comes late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import policy
+from stepseven.decide.classify import Proof
+from stepseven.errors import AlreadyDone, Retryable, StepsevenError, Superseded
+from stepseven.keys import wire_key
+from stepseven.model import EffectState, WaitingFor
+from stepseven.runtime import asking, ceilings, clash, doubt, reading, trouble, writing
+from stepseven.runtime.declared import WRITE_TIMEOUT_S, is_async, start_plain
+from stepseven.runtime.place import Place, place
+from stepseven.runtime.services import SHORT_WAIT_US, gate
+from stepseven.runtime.waits import DurableWait
+from stepseven.store.codec import guard
+from stepseven.transitions import effects
+from stepseven.transitions.effects import REFUSED_RESULT, Claim, Intent, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from stepseven.runtime.attempt import Attempt
+    from stepseven.runtime.calls import Call
+    from stepseven.runtime.execution import Execution
+
+GRACE_S = 5.0  # how long cancelled code may take to end before it counts as still running
+BUSY_LOOK_US = 1_000_000
+BUSY_PARK_US = 60_000_000  # after half a minute of looking the run leaves memory between looks
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of one send.
+
+    ``done``: here is the value. Else ``doubt`` is a claim nobody knows the outcome of (``proven``: nothing happened for
+    certain, only the probe is still to be asked), and ``promise`` one that may be sent again under its key.
+    """
+
+    done: bool = False
+    value: Any = None
+    doubt: Claim | None = None
+    proven: bool = False
+    promise: Claim | None = None
+
+
+@dataclass(slots=True)
+class Caller:
+    """Whether anybody still waits for a piece of work."""
+
+    gone: bool = False
+
+
+class Door:
+    """Between a send and whoever gives it up: either its code began, or it never will."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begun = False
+        self.shut = False
+
+    def enter(self) -> bool:
+        """The code is about to begin: may it?"""
+        with self._lock:
+            self.begun = not self.shut
+            return self.begun
+
+    def close(self) -> bool:
+        """Give it up, or note its end. Whether the code had begun."""
+        with self._lock:
+            self.shut = True
+            return self.begun
+
+
+@dataclass(slots=True)
+class Send:
+    """One send under way."""
+
+    ex: Execution
+    call: Call
+    intent: Intent
+    claim: Claim
+    move: policy.Try
+    door: Door
+    seconds: float
+    started_us: int
+    inner: Place  # where the step's code stands
+
+
+# -- the claim ----------------------------------------------------------------------------------------------------------
+
+
+async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None) -> Sent:
+    """Claim, and do whatever the claim finds."""
+    same = await clash.after_change(ex, call)
+    if same is not None:
+        return same
+    reserved = await ceilings.reserve(ex, call)
+    try:
+        found = await _uninterrupted(ex, lambda caller: _claim_then_send(ex, call, intent, move, promise, caller))
+    finally:
+        ceilings.free(ex, reserved)
+    if isinstance(found, Sent):
+        return found
+    if found.verdict is Verdict.REUSE:
+        return Sent(done=True, value=await writing.reuse(ex, call, found))
+    if found.verdict is Verdict.BUSY:
+        await busy(ex, call)
+        return Sent()
+    if found.verdict is Verdict.CONFLICT:
+        return await clash.conflict(ex, call, found)
+    return Sent(doubt=found)
+
+
+async def _uninterrupted(ex: Execution, work: Callable[[Caller], Coroutine[Any, Any, Any]]) -> Any:
+    """Do *work* in a task that nobody cancels; a cancelled caller waits for its end, and is cancelled then."""
+    caller = Caller()
+    task = asyncio.get_running_loop().create_task(work(caller))
+    ex.tasks.discard(task)  # it is not the run's own code
+    ex.sending.add(task)
+    task.add_done_callback(ex.sending.discard)
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            caller.gone = True
+    if caller.gone:
+        if not task.cancelled():
+            task.exception()  # whoever wanted to know is gone; it is on record
+        raise asyncio.CancelledError
+    return task.result()
+
+
+async def _claim_then_send(  # noqa: PLR0913 - as its caller, and whether that still waits
+    ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None, caller: Caller
+) -> Sent | Claim:
+    claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)
+    wanted = replace(intent, timeout_us=0) if looking else intent  # nothing is sent under it before the look
+
+    def unit(tx: Any) -> Claim:
+        now = ex.now_us()
+        again = promise if promise is not None and doubt.young(call, promise, now) else None
+        dead = ex.services.worker.dead_workers(tx)
+        return effects.claim(tx, ex.hold, wanted, claim_id, now, proven_dead=dead, second=second, promise=again)
+
+    claim: Claim = await ex.write(unit, durable=True)
+    if claim.verdict is not Verdict.GO:
+        return claim
+    if caller.gone or ex.unloading is not None:  # nothing was sent, and nobody wants it any more
+        state = EffectState.REFUSED if promise is None else EffectState.UNKNOWN
+        now = ex.now_us()
+        await ex.store.write(lambda tx: effects.mark(tx, claim, state, now, gate_until_us=now), durable=True)
+        return Sent()
+    if looking:
+        ex.looked.add(call.key)
+        return Sent(doubt=claim, proven=True)
+    if promise is not None:
+        move = replace(move, approach=doubt.last_approach(ex, call))  # a promise is about what was sent
+    return await _send(ex, call, intent, claim, move)
+
+
+def _looks_first(ex: Execution, call: Call) -> bool:
+    """Whether a probe looks before the first send: after a long wait or in a recovery somebody may have done it by hand."""
+    o = call.step.settings
+    if call.step.hooks.probe is None or o.probe_first == "never" or call.key in ex.looked:
+        return False
+    return o.probe_first == "always" or ex.recovery
+
+
+async def busy(ex: Execution, call: Call) -> None:
+    """Another run is doing the same thing: look again every second, later every minute."""
+    first_us = ex.busy_since.setdefault(call.key, ex.now_us())
+    pause_us = BUSY_LOOK_US if ex.now_us() - first_us < SHORT_WAIT_US else BUSY_PARK_US
+    what = f"{call.step.name}: another run is doing the same thing"
+    async with asking.aside(ex, call):
+        await ex.wait(DurableWait(kind=WaitingFor.EFFECT, what=what, until_us=ex.now_us() + pause_us))
+
+
+# -- the send -----------------------------------------------------------------------------------------------------------
+
+
+async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try) -> Sent:
+    """Run the step's code once, and write down what became of it."""
+    seconds = call.step.settings.timeout_s or WRITE_TIMEOUT_S
+    send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), Place(ex, call.inner_branch(), item=call.place.item))
+    ends = ex.edge.monotonic() + seconds
+
+    def lost() -> str | None:
+        return ex.lost or ("this attempt was given up, or has ended" if send.door.shut else None)
+
+    attempt = trouble.attempt_for(
+        ex, call, move, key=wire_key(intent.scope_id, intent.name, intent.key, claim.generation),
+        gate=gate(ex.services, lost, ex.hold.run_id, lambda: ends),
+    )  # fmt: skip
+    send.inner.attempt = attempt
+    value: Any = None
+    error: BaseException | None = None
+    running: asyncio.Future[Any] | None = None
+    cut: BaseException | None = None
+    try:
+        running = _start(send)
+    except Exception as raised:  # noqa: BLE001 - classified and recorded
+        error = raised
+    else:
+        running, cut = await _ended(send, running)
+        value, error = _outcome(send, running)
+    send.door.close()
+    if error is None:
+        try:
+            reading.checked(call, value)
+        except Exception as rejected:  # noqa: BLE001 - the author's own check: whatever it raises rejects the result
+            error = rejected
+    if error is None:
+        try:
+            done = await writing.settled(
+                ex, call, claim, value, attempt=attempt, started_us=send.started_us, approach=move.approach
+            )
+        except writing.Unkept:  # it is settled; a person is asked for the value, by the caller and not in here
+            return Sent(doubt=claim)
+        return Sent(done=True, value=done)
+    alive = running is not None and not running.done() and send.door.begun
+    sent = await _unsettled(send, attempt, error, still_running=alive)
+    if cut is not None:
+        raise cut
+    if not isinstance(error, Exception | asyncio.CancelledError):
+        raise error
+    return sent
+
+
+def _start(send: Send) -> asyncio.Future[Any]:
+    """Start the step's code: as a task, or in a thread."""
+    fn = trouble.function_for(send.call, send.move.approach)
+    watched = _watched_task(send, fn) if is_async(fn) else _watched_thread(send, fn)
+    in_flight, claim_id = send.ex.services.worker.in_flight, send.claim.claim_id
+    token = place.set(send.inner)
+    try:
+        running = start_plain(watched, send.call.bound)
+    finally:
+        place.reset(token)
+    in_flight.add(claim_id)
+    running.add_done_callback(lambda _: in_flight.discard(claim_id))
+    return running
+
+
+def _watched_task(send: Send, fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    async def watched(*args: Any, **kwargs: Any) -> Any:
+        send.door.enter()
+        value = await fn(*args, **kwargs)
+        if send.door.shut:
+            _keep_late(send, value)
+        return value
+
+    return watched
+
+
+def _watched_thread(send: Send, fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if not send.door.enter():
+            raise Superseded(send.ex.hold.run_id, "it was given up before it began")
+        value = fn(*args, **kwargs)
+        if send.door.shut and not inspect.isawaitable(value):
+            _keep_late(send, value)
+        return value
+
+    return watched
+
+
+async def _ended(send: Send, running: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], BaseException | None]:
+    """Wait for the code's end, or for the end of its time; and what this waiting itself was cut off by, if it was."""
+    loop = asyncio.get_running_loop()
+    give_up, cut = loop.time() + send.seconds, None
+    try:
+        await asyncio.wait({running}, timeout=send.seconds)
+        if _gave_awaitable(running):  # a plain function that returns a coroutine
+            running = _begin(send, running.result())
+            await asyncio.wait({running}, timeout=max(0.0, give_up - loop.time()))
+    except asyncio.CancelledError as signal:  # the loop itself is being closed
+        cut = signal
+    if not running.done():
+        send.door.close()
+        if isinstance(running, asyncio.Task):
+            running.cancel()
+            await asyncio.wait({running}, timeout=GRACE_S)
+    return running, cut
+
+
+def _gave_awaitable(running: asyncio.Future[Any]) -> bool:
+    ended = running.done() and not running.cancelled() and running.exception() is None
+    return ended and inspect.isawaitable(running.result())
+
+
+def _begin(send: Send, made: Awaitable[Any]) -> asyncio.Future[Any]:
+    async def result() -> Any:
+        return await made
+
+    token = place.set(send.inner)
+    try:
+        return asyncio.get_running_loop().create_task(result())
+    finally:
+        place.reset(token)
+
+
+def _outcome(send: Send, running: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
+    """What the code returned, or how it ended otherwise."""
+    late = TimeoutError(f"no answer within {send.seconds:g} s")
+    if not running.done():
+        if not send.door.begun:
+            return None, Retryable(f"it could not begin within {send.seconds:g} s")
+        send.ex.services.worker.zombies += 1
+        running.add_done_callback(functools.partial(_zombie_ended, send.ex))
+        return None, late
+    if running.cancelled():
+        if not send.door.begun:
+            return None, Retryable("it was cancelled before it began")
+        return None, late if send.door.shut else asyncio.CancelledError()
+    error = running.exception()
+    if isinstance(error, AlreadyDone):
+        return error.value, None
+    if isinstance(error, Superseded):  # the gate was closed; whether the run is still ours shows when this is recorded
+        return None, TimeoutError(error.why)
+    return (running.result() if error is None else None), error
+
+
+def _zombie_ended(ex: Execution, running: asyncio.Future[Any]) -> None:
+    ex.services.worker.zombies -= 1
+    if not running.cancelled():
+        running.exception()  # its receipt was kept by itself, its failure tells nothing
+
+
+def _keep_late(send: Send, value: Any) -> None:
+    """Given up, and it succeeded all the same: that did happen. Keep the receipt, whatever the fence."""
+    ex, step = send.ex, send.call.step
+    try:
+        text = guard(step.typed.encode(value), "receipt", secrets=step.settings.secrets)
+    except Exception:  # noqa: BLE001 - whatever the value is, it happened
+        text = json.dumps({REFUSED_RESULT: "a late result that could not be kept"})
+    now, question_id = ex.now_us(), ex.edge.new_id("q")
+    with suppress(StepsevenError):  # the store is away: the probe or the question will tell
+        ex.store.write_now(lambda tx: effects.late_receipt(tx, send.claim, text, question_id, now), durable=True)
+
+
+async def _unsettled(send: Send, attempt: Attempt, error: BaseException, *, still_running: bool) -> Sent:
+    """The send ended in an exception: write down what is known, in one commit with the claim's new state."""
+    ex, call, claim = send.ex, send.call, send.claim
+    verdict = trouble.verdict_of(ex, call, error)
+    proven = verdict.proof is not Proof.NONE and not still_running
+    settled = proven and not claim.doubtful  # of an earlier send under this claim it says nothing
+    row = trouble.attempt_row(ex, call, verdict, attempt, send.started_us, send.move.approach, error)
+    doubt.name_claim(row, claim, deferred=row["outcome"] == "deferred")
+    if not proven:
+        row["outcome"] = "unknown"
+    # A proof is enough; but where one can look, one looks before any repeat.
+    state = EffectState.REFUSED if settled and call.step.hooks.probe is None else EffectState.UNKNOWN
+    now = ex.now_us()
+    gate_us = None if still_running else now
+    try:
+        await trouble.record_attempt(ex, call, row, lambda tx: effects.mark(tx, claim, state, now, gate_until_us=gate_us))
+    except Superseded:
+        if not still_running:  # whoever has the run now need not wait for us
+            await ex.store.write(lambda tx: effects.lower_gate(tx, claim, now), durable=True)
+        raise
+    if state is EffectState.REFUSED:
+        return Sent()
+    held = await ex.store.read(lambda tx: effects.look(tx, claim.claim_id))
+    return Sent(doubt=held or claim, proven=settled)

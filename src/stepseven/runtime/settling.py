@@ -1,0 +1,76 @@
+"""Before a run ends: find out about every claim in doubt. Without the run's body: it may never be run again.
+
+The step is found by its name among those this process knows; it gives the probe. Without it, or when looking does not tell,
+a person is asked, and the run stays ``cancelling`` or ``failing`` until the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepseven.errors import NotRecordable
+from stepseven.model import EffectKind
+from stepseven.runtime import doubt, known
+from stepseven.runtime.calls import Call
+from stepseven.runtime.declared import Step, StepOptions
+from stepseven.runtime.place import Place
+from stepseven.store.codec import canonical
+from stepseven.transitions import effects
+from stepseven.transitions.effects import Intent
+
+if TYPE_CHECKING:
+    from stepseven.runtime.execution import Execution
+    from stepseven.store.base import Row, Tx
+    from stepseven.transitions.effects import Claim
+
+
+async def _gone() -> Any:
+    """Stands for the code of a step this process does not know."""
+
+
+async def open_claims(ex: Execution) -> bool:
+    """Whether anything is to be found out."""
+    return bool(await ex.store.read(lambda tx: effects.unsettled(tx, ex.hold.run_no)))
+
+
+async def settle_all(ex: Execution) -> None:
+    """Find out about every claim in doubt, one after the other."""
+    for row in await ex.store.read(lambda tx: effects.unsettled(tx, ex.hold.run_no)):
+        held = await ex.store.read(partial(_look, row["claim_id"]))
+        if held is not None:
+            call = _call_of(ex, row)
+            intent = Intent(
+                scope=row["scope"], scope_id=row["scope_id"], name=row["name"], key=row["key"], step=row["step"],
+                branch=row["branch"], inputs=row["inputs"], arguments=row["arguments"] or "{}", timeout_us=0,
+            )  # fmt: skip
+            try:
+                await doubt.resolve(ex, call, intent, held, proven=doubt.proven(ex, call, held))
+            finally:
+                call.close()  # it was only asked about
+
+
+def _look(claim_id: str, tx: Tx) -> Claim | None:
+    return effects.look(tx, claim_id)
+
+
+def _call_of(ex: Execution, row: Row) -> Call:
+    """The call a claim was made by, from what the claim keeps."""
+    stored: dict[str, Any] = json.loads(row["arguments"] or "{}")
+    step = known.find(row["step"], ex.workflow.fn.__module__)
+    bound: dict[str, Any] = {}
+    try:
+        bound = {} if step is None else step.parameters.bind((), doubt.arguments_of(step, row["arguments"] or "{}"))
+    except (NotRecordable, TypeError):  # its parameters changed, or some were not recorded: its probe cannot be asked
+        step = None
+    if step is None:
+        step = Step(_gone, StepOptions(name=row["step"], effect=EffectKind.WRITE))
+    key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != "once" else "once"
+    texts = {name: canonical(value, name) for name, value in stored.items()}
+    return Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
+
+
+async def _never(ex: Execution, call: Call) -> Any:
+    """A call that is only asked about is not run."""
+    raise AssertionError(call.step.name, ex.hold.run_id)

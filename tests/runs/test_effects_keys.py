@@ -1,0 +1,452 @@
+"""What names an effect, who shares its receipt, and results that cannot be kept."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, TypedDict
+
+import pydantic
+import pytest
+
+from stepseven import KeyRequired, Run, attempt, step, workflow
+from stepseven.model import RunStatus, WaitingFor
+from tests.runs.outside import DROP, Mood
+from tests.runs.worldly import claims, kinds, layers, outside, post, the_question
+
+
+@dataclass
+class Party:
+    """Nested in the others."""
+
+    vat: str | None
+
+
+@dataclass
+class Invoice:
+    """A dataclass."""
+
+    number: str
+    supplier: Party
+
+
+@dataclass
+class Booked:
+    """A result with a field that a JSON schema cannot check."""
+
+    number: str
+    due: date
+
+
+class Typed(TypedDict):
+    """A typed dict."""
+
+    number: str
+
+
+class Model(pydantic.BaseModel):
+    """A pydantic model."""
+
+    number: str
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_key_a_write_happens_once_per_branch() -> None:
+    """No key=: once per branch (each item of a map is one); a second call raises KeyRequired at the call, nothing is sent."""
+    with outside() as world:
+
+        @step(effect="write")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def thrice(run: Run) -> Any:
+            mapped = await run.map(post_it, ["A", "B"])
+            first = await post_it("A")
+            with pytest.raises(KeyRequired):
+                post_it("C")
+            return [mapped, first]
+
+        async with layers() as layer:
+            mapped, first = (await layer.run(thrice(), client="acme", run_id="r")).result()
+            assert sorted([*mapped, first]) == [1, 2, 3]
+    assert world.counts() == {"post_it": 3}
+    assert len({key for _, key in world.calls}) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wire"),
+    [
+        ("d.number, d.supplier.vat", Invoice("7", Party("DE1")), 'r/post_it/"7"/DE1'),
+        ("d.number", {"number": "N7"}, "r/post_it/N7"),
+        (lambda d: (d, 3), "x", "r/post_it/x/3"),
+        ("d", "Zoë Müller " + "x" * 300, None),
+    ],
+)
+async def test_keys_are_paths_or_a_callable_and_fit_every_api(key: Any, value: Any, wire: str | None) -> None:
+    """Paths go through dataclasses and dicts, a callable gets the arguments; the wire form is ASCII and at most 255 long."""
+    with outside() as world:
+
+        @step(effect="write", key=key)
+        async def post_it(d: Any) -> int:
+            return int((await post(world, "post_it", 1, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it(value)
+
+        async with layers() as layer:
+            assert (await layer.run(one(), client="acme", run_id="r")).result() == 1
+    (_, sent), *_ = world.calls
+    assert sent is not None
+    assert sent.isascii()
+    assert len(sent) <= 255
+    if wire is not None:
+        assert sent == wire
+
+
+@pytest.mark.parametrize("kind", [Invoice, Typed, Model])
+def test_a_path_that_the_annotation_rules_out_is_refused_at_the_decoration(kind: Any) -> None:
+    """A misspelt field of a dataclass, TypedDict or pydantic model fails when the step is declared, naming the fields."""
+
+    async def post_it(d: Any) -> int:
+        return 1
+
+    post_it.__annotations__["d"] = kind
+    step(effect="write", key="d.number")(post_it)
+    with pytest.raises(ValueError, match=r"there is no 'numer' \(fields: .*number"):
+        step(effect="write", key="d.numer")(post_it)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("d", None), ("d.supplier.vat", Invoice("7", Party(None))), (lambda d: None, "x"), ("d.number", {"numer": 1})],
+)
+async def test_half_a_key_is_no_key(key: Any, value: Any) -> None:
+    """A key that is None in part, or leads nowhere, is refused at the call: nothing is claimed or sent."""
+
+    @step(effect="write", key=key)
+    async def post_it(d: Any) -> int:
+        raise AssertionError("never runs")
+
+    @workflow
+    async def one(run: Run) -> str:
+        try:
+            return str(await post_it(value))
+        except ValueError as refused:
+            return str(refused)
+
+    async with layers() as layer:
+        told = (await layer.run(one(), client="acme")).result()
+        assert "post_it" in told
+        assert "key" in told
+        assert claims(layer) == []
+
+
+# -- one effect for many ----------------------------------------------------------------------------------------------------
+
+
+async def test_eight_branches_with_one_key_have_one_effect() -> None:
+    """Eight concurrent branches, one key: one send, the same receipt for all, a record for each."""
+    with outside() as world:
+        world.moods = [Mood(hold=True)]
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        async def item(i: int) -> int:
+            return await post_it("A")
+
+        @workflow
+        async def eight(run: Run) -> list[int | None]:
+            return await run.map(item, list(range(8)))
+
+        loop = asyncio.get_running_loop()
+        world.on_arrival = lambda: loop.call_soon_threadsafe(loop.call_later, 0.1, world.let_go)
+        async with layers() as layer:
+            outcome = await layer.run(eight(), client="acme")
+            assert outcome.result() == [1] * 8
+    assert world.counts() == {"post_it": 1}
+    assert len(world.calls) == 1
+
+
+async def test_over_all_runs_of_a_client_the_first_receipt_counts() -> None:
+    """scope="client": another run, another step under the same effect name, other wording: the first receipt, nothing is sent."""
+    with outside() as world:
+
+        @step(effect="write", key="n", scope="client", effect_name="invoice")
+        async def post_it(n: str, note: str) -> int:
+            return int((await post(world, "invoice", n, key=attempt().idempotency_key))["n"])
+
+        @step(effect="write", key="number", scope="client", effect_name="invoice")
+        async def book_it(number: str) -> int:
+            return int((await post(world, "invoice", number, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def one(run: Run, note: str) -> int:
+            return await post_it("A", note)
+
+        @workflow
+        async def other(run: Run) -> int:
+            return await book_it("A")
+
+        async with layers() as layer:
+            assert (await layer.run(one(note="/tmp/a.pdf"), client="acme")).result() == 1
+            assert (await layer.run(one(note="./a.pdf"), client="acme")).result() == 1
+            assert (await layer.run(other(), client="acme")).result() == 1
+            assert (await layer.run(one(note="x"), client="bolt")).result() == 2, "another client is another scope"
+    assert [key for _, key in world.calls] == ["acme/invoice/A", "bolt/invoice/A"]
+
+
+async def test_a_live_second_run_waits_and_never_looks_beside_the_first() -> None:
+    """While the first run is at it, the second waits for its receipt; its probe is not asked."""
+    with outside() as world:
+        world.moods = [Mood(hold=True)]
+
+        @step(effect="write", key="n", scope="client")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @post_it.probe
+        async def find(n: str) -> int | None:
+            raise AssertionError("nobody looks beside a live run")
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it("A")
+
+        async with layers(jumps=False) as layer:
+            first = asyncio.create_task(layer.run(one(), client="acme", run_id="first"))
+            await asyncio.to_thread(world.arrived.wait, 10)
+            second = asyncio.create_task(layer.run(one(), client="acme", run_id="second"))
+            while not any(d.execution and d.execution.waits for d in layer._driver.driven.values()):
+                await asyncio.sleep(0.01)
+            world.let_go()
+            assert (await first).result() == 1
+            layer.clock.advance(2)
+            assert (await second).result() == 1
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_claim_with_an_open_question_is_not_inherited() -> None:
+    """The first run waits for a person about it: the second neither asks nor sends; it waits, parks, and gets the receipt."""
+    with outside() as world:
+        world.moods = [DROP]
+
+        @step(effect="write", key="n", scope="client")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it("A")
+
+        async with layers() as layer:
+            first = await layer.run(one(), client="acme", run_id="first")
+            second = await layer.run(one(), client="acme", run_id="second")
+            assert (second.status, second.waiting_for) == (RunStatus.WAITING, WaitingFor.EFFECT)
+            assert second.questions == ()
+            await layer.answer(the_question(first).id, {"choice": "happened", "receipt": 1}, by="ann")
+            assert (await layer.resume("first")).result() == 1
+            assert (await layer.resume("second")).result() == 1
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_claim_of_an_ended_run_is_inherited_and_found_out_about() -> None:
+    """The first run was stopped with its claim in doubt: the second inherits the doubt, and asks before anything is sent."""
+    with outside() as world:
+        world.moods = [DROP]
+
+        @step(effect="write", key="n", scope="client")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it("A")
+
+        async with layers() as layer:
+            first = await layer.run(one(), client="acme", run_id="first")
+            await layer.answer(the_question(first).id, "stop", by="ann")
+            assert (await layer.resume("first")).status is RunStatus.CANCELLED
+            second = await layer.run(one(), client="acme", run_id="second")
+            assert kinds(second) == ["unknown_outcome"]
+            await layer.answer(the_question(second).id, {"choice": "happened", "receipt": 1}, by="ann")
+            assert (await layer.resume("second")).result() == 1
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_claim_proven_not_done_is_free_for_anyone() -> None:
+    """The first run's try was refused and waits for a person: that holds nobody else up; the first then gets the receipt."""
+    with outside() as world:
+        world.moods = [Mood(status=403, act=False)]
+
+        @step(effect="write", key="n", scope="client")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it("A")
+
+        async with layers() as layer:
+            first = await layer.run(one(), client="acme", run_id="first")
+            assert (await layer.run(one(), client="acme", run_id="second")).result() == 1
+            await layer.answer(the_question(first).id, "again", by="ann")
+            assert (await layer.resume("first")).result() == 1
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_fork_shares_its_roots_receipts() -> None:
+    """A fork runs its steps anew, but what the root did outside is not done again, and its key names the root."""
+    with outside() as world:
+
+        @step
+        async def plan() -> int:
+            plans.append(1)
+            return 7
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow
+        async def both(run: Run) -> list[int]:
+            await plan()
+            return [await post_it("A"), await post_it("B")]
+
+        plans: list[int] = []
+        async with layers() as layer:
+            await layer.run(both(), client="acme", run_id="root")
+            fork = await layer.fork("root", from_step="plan")
+            assert (await layer.resume(fork.run_id)).result() == [1, 2]
+    assert len(plans) == 2
+    assert world.calls == [("post_it", "root/post_it/A"), ("post_it", "root/post_it/B")]
+
+
+# -- results that cannot be kept ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [({1: "int keys"}, "cannot be recorded"), ({"k": "sk-ant-api03-" + "a" * 90}, "looks like"), ("x" * (17 << 20), "limit")],
+)
+async def test_a_refused_result_did_happen(result: Any, why: str) -> None:
+    """A result that cannot be kept settles the write as done; a person gives the value; nothing is sent again."""
+    with outside() as world:
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> Any:
+            await post(world, "post_it", n, key=attempt().idempotency_key)
+            return result
+
+        @workflow
+        async def one(run: Run) -> list[Any]:
+            return [await post_it("A"), await run.map(post_it, ["A"])]
+
+        async with layers() as layer:
+            outcome = await layer.run(one(), client="acme", run_id="r")
+            question = the_question(outcome)
+            assert question.kind.value == "required"
+            assert why in question.text
+            assert [c["state"] for c in claims(layer)] == ["done"]
+            assert "sk-ant" not in str(claims(layer))
+            await layer.answer(question.id, {"number": 7}, by="ann")
+            outcome = await layer.resume("r")
+            assert outcome.result() == [{"number": 7}, [{"number": 7}]], "known from then on"
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_receipt_that_does_not_fit_is_asked_for_again() -> None:
+    """What a person enters is checked by the step's type; what does not fit is asked for once more, nothing is done again."""
+    with outside() as world:
+        world.moods = [DROP]
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> Booked:
+            made = await post(world, "post_it", n, key=attempt().idempotency_key)
+            return Booked(str(made["n"]), date(2026, 1, 1))
+
+        @workflow
+        async def one(run: Run) -> Booked:
+            return await post_it("A")
+
+        async with layers() as layer:
+            outcome = await layer.run(one(), client="acme", run_id="r")
+            wrong, right = {"number": "7", "due": "soon"}, {"number": "7", "due": "2026-03-14"}
+            await layer.answer(the_question(outcome).id, {"choice": "happened", "receipt": wrong}, by="ann")
+            outcome = await layer.resume("r")
+            assert kinds(outcome) == ["required"]
+            await layer.answer(the_question(outcome).id, right, by="ann")
+            assert (await layer.resume("r")).result() == Booked("7", date(2026, 3, 14))
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_masked_results_are_masked_from_the_first_time_on() -> None:
+    """secrets="mask": the caller gets the masked value the first time, as on every later one; the store never has it."""
+
+    @step(effect="write", key="n", secrets="mask")
+    async def post_it(n: str) -> dict[str, str]:
+        return {"token": "sk-ant-api03-" + "a" * 90}
+
+    @workflow
+    async def one(run: Run) -> dict[str, str]:
+        first = await post_it("A")
+        await run.ask("go on?", options=["yes"])
+        assert first == await post_it("A")
+        return first
+
+    async with layers() as layer:
+        await layer.run(one(), client="acme", run_id="r")
+        await layer.answer_next("yes")
+        made = (await layer.resume("r")).result()
+        assert "sk-ant" not in str(made) + str(claims(layer))
+
+
+async def test_a_receipt_whose_artifact_is_gone_is_not_sent_for_again(tmp_path: Any) -> None:
+    """The record's large result was lost from the artifact store: the receipt has it; nothing is done again."""
+    with outside() as world:
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> str:
+            await post(world, "post_it", n, key=attempt().idempotency_key)
+            return "x" * 100_000
+
+        @workflow
+        async def one(run: Run) -> int:
+            await post_it("A")
+            await run.ask("go on?", options=["yes"])
+            return len(await post_it("A"))
+
+        async with layers(f"sqlite:///{tmp_path}/s.db") as layer:
+            await layer.run(one(), client="acme", run_id="r")
+            for file in (tmp_path / "s.db.artifacts").rglob("*"):
+                if file.is_file():
+                    file.unlink()
+            await layer.answer_next("yes")
+            assert (await layer.resume("r")).result() == 100_000
+    assert world.counts() == {"post_it": 1}
+
+
+async def test_a_method_or_plain_function_that_returns_a_coroutine_is_awaited() -> None:
+    """A plain function that hands back a coroutine is awaited within its time, not recorded as a result."""
+    with outside() as world:
+
+        async def really(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @step(effect="write", key="n")
+        def post_it(n: str) -> int:
+            return really(n)  # type: ignore[return-value]
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await post_it("A")
+
+        async with layers() as layer:
+            assert (await layer.run(one(), client="acme")).result() == 1
+    assert world.counts() == {"post_it": 1}
