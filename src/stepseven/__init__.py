@@ -11,9 +11,11 @@ from stepseven.errors import (
     Fixable,
     InvalidAnswer,
     KeyRequired,
+    MissingSecret,
     NoRun,
     NotRecordable,
     NotYet,
+    NotYetBuilt,
     QuestionExpired,
     Retryable,
     RunConflict,
@@ -26,6 +28,7 @@ from stepseven.errors import (
     TooLarge,
     UnknownQuestion,
     UnknownRun,
+    UnknownWorkflow,
     Waiting,
 )
 from stepseven.layer import Layer
@@ -49,8 +52,8 @@ def __getattr__(name: str) -> object:
 
 __all__ = [
     "AlreadyAnswered", "AlreadyDone", "AskCancelled", "AskExpired", "Conflict", "Cost", "Failed", "Fatal", "Fixable",
-    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "NoRun", "NotRecordable", "NotYet", "Option", "Outcome", "Page",
-    "Question", "QuestionExpired", "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch", "Secret", "SecretFound",
-    "StepFailed", "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownQuestion", "UnknownRun", "Waiting",
-    "attempt", "step", "workflow",
+    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "MissingSecret", "NoRun", "NotRecordable", "NotYet", "NotYetBuilt",
+    "Option", "Outcome", "Page", "Question", "QuestionExpired", "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch",
+    "Secret", "SecretFound", "StepFailed", "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownQuestion",
+    "UnknownRun", "UnknownWorkflow", "Waiting", "attempt", "step", "workflow",
 ]  # fmt: skip

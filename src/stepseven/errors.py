@@ -186,6 +186,32 @@ class SchemaMismatch(StepsevenError):
         self.known = known
 
 
+class NotYetBuilt(StepsevenError):
+    """This part of the public interface comes with a later release."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} comes with a later release of stepseven")
+        self.what = what
+
+
+class UnknownWorkflow(StepsevenError):
+    """The run's code is not loaded in this process. Import the module that defines the workflow."""
+
+    def __init__(self, name: str, run_id: str | None = None) -> None:
+        of = f" of run {run_id}" if run_id else ""
+        super().__init__(f"workflow {name!r}{of} is not loaded: import its module, or name it with --module")
+        self.name = name
+        self.run_id = run_id
+
+
+class MissingSecret(StepsevenError):
+    """The environment variable a ``Secret`` names is not set where the step runs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"environment variable {name} is not set: set it where the run is executed")
+        self.name = name
+
+
 class Waiting(StepsevenError):
     """The run has not ended: it waits. ``until_us`` is set when a timer will move it."""
 

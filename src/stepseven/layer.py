@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from stepseven.errors import NotRecordable, StepsevenError, StoreUnavailable, UnknownRun
+from stepseven.errors import NotRecordable, NotYetBuilt, StoreUnavailable, UnknownRun, UnknownWorkflow
 from stepseven.model import (
     Failure,
     FailureKind,
@@ -44,24 +44,6 @@ T = TypeVar("T")
 
 LATER = "comes with a later release of stepseven"
 MAX_ID = 200
-
-
-class NotYetBuilt(StepsevenError):
-    """This part of the public interface comes with a later release."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} {LATER}")
-        self.what = what
-
-
-class UnknownWorkflow(StepsevenError):
-    """The run's code is not loaded in this process. Import the module that defines the workflow."""
-
-    def __init__(self, name: str, run_id: str | None = None) -> None:
-        of = f" of run {run_id}" if run_id else ""
-        super().__init__(f"workflow {name!r}{of} is not loaded: import its module, or name it with --module")
-        self.name = name
-        self.run_id = run_id
 
 
 def open_store(url: str, *, always_durable: bool = False) -> Store:
@@ -218,7 +200,7 @@ class Layer:
             row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
         return await self.outcome(row)
 
-    def run_blocking(self, call: Any, **how: Any) -> Outcome[Any]:
+    def run_blocking(self, call: WorkflowCall[R] | Workflow[..., R], **how: Any) -> Outcome[R]:
         """``run``, from code that is not async; also inside a notebook's running loop."""
         return _blocking(lambda: self.run(call, **how))
 
@@ -532,4 +514,4 @@ def _blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return result[0]
 
 
-__all__ = ["Layer", "NotYetBuilt", "UnknownWorkflow"]
+__all__ = ["Layer"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from stepseven.errors import Failed, StepsevenError, Waiting
+from stepseven.errors import Failed, MissingSecret, Waiting
 
 R = TypeVar("R")
 
@@ -165,14 +165,6 @@ class Secret:
 
     def __str__(self) -> str:
         return self.reveal()
-
-
-class MissingSecret(StepsevenError):
-    """The environment variable a ``Secret`` names is not set where the step runs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"environment variable {name} is not set: set it where the run is executed")
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def step(name: Any = None, **options: Any) -> Any:
 
     Args:
         name: its name in records; default: the function's. Renaming needs ``renamed_from=``.
-        effect: what it does outside: ``read`` (nothing), ``write``, ``irreversible`` (approved by a person first).
+        effect: what it does outside: ``read`` (nothing), ``write``, ``irreversible`` (comes with a later release).
         key: the business key of a write: parameter paths (``"client_id, quarter"``, ``"document.number"``) or a callable
             with the same parameters. Without one a write may be called once per branch.
         effect_name: the name the key belongs to; default: the step's name.

@@ -16,7 +16,7 @@ import pytest
 import stepseven
 import stepseven.testing
 from stepseven import StepsevenError, Superseded, model
-from stepseven.layer import NotYetBuilt
+from stepseven.errors import NotYetBuilt
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.declared import Step
 from stepseven.store.sqlite import SqliteStore

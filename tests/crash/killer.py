@@ -27,7 +27,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = ("commit", "disk", "send", "answer")
@@ -150,8 +150,8 @@ def _child(life: Life, out: Path) -> None:
     try:
         for fd, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(out / name, os.O_CREAT | os.O_WRONLY), fd)
-        from stepseven.runtime.edge import Edge  # noqa: PLC0415 - imported by the server already
-        from tests.crash import subject  # noqa: PLC0415
+        from stepseven.runtime.edge import Edge
+        from tests.crash import subject
 
         class Ahead(Edge):
             def now_us(self) -> int:
@@ -175,13 +175,13 @@ def _child(life: Life, out: Path) -> None:
         os._exit(code)
 
 
-# -- the server -------------------------------------------------------------------------------------------------------------------
+# -- the server -----------------------------------------------------------------------------------------------------------------
 
 
 def serve() -> None:
     """Fork a child for every line on stdin; say on stdout how it ended."""
-    import tests.crash.poison  # noqa: F401, PLC0415 - loaded once, before any fork
-    from tests.crash import subject  # noqa: PLC0415
+    import tests.crash.poison  # noqa: F401 - loaded once, before any fork
+    from tests.crash import subject
 
     with tempfile.TemporaryDirectory() as folder:  # one untroubled run: what is made once and kept is made before any fork
         subject.drive_quietly(folder, sys.argv[1])
@@ -214,13 +214,15 @@ class Forks:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def __enter__(self) -> Forks:
+    def __enter__(self) -> Self:
         self._server = subprocess.Popen(
             [sys.executable, "-c", "from tests.crash.killer import serve; serve()", self._url],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         )  # fmt: skip
-        assert self._pipe(self._server.stdout).readline() == "ready\n"
+        if self._pipe(self._server.stdout).readline() != "ready\n":
+            self.__exit__()
+            raise RuntimeError("the untroubled run failed: see what the server wrote to stderr")
         return self
 
     def __exit__(self, *_: object) -> None:

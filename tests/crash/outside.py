@@ -12,7 +12,7 @@ import http.server
 import json
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, Self
 
 
 class Outside:
@@ -31,7 +31,7 @@ class Outside:
         self._server = _server(self)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> Outside:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
@@ -137,10 +137,10 @@ def _server(outside: Outside) -> http.server.ThreadingHTTPServer:
         def log_message(self, *_: Any) -> None:
             pass
 
-        def do_GET(self) -> None:  # noqa: N802 - the base class' name
+        def do_GET(self) -> None:
             self._send({} if self.path == "/barrier" else outside.look(self.path))
 
-        def do_POST(self) -> None:  # noqa: N802 - the base class' name
+        def do_POST(self) -> None:
             want = int(self.headers["content-length"] or -1)
             raw = self.rfile.read(want) if want >= 0 else b""
             if len(raw) != want:  # half a request is no effect

@@ -17,12 +17,14 @@ RUN_ID = "acme-brittle"
 
 @step
 async def before(client: str) -> str:
+    """Something free, once."""
     ran("before")
     return client
 
 
 @step(cost=Cost(usd=0.01))
 async def fragile(client: str) -> int:
+    """Something paid that nobody survives."""
     ran("fragile")
     if not is_there("mend", "it"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -31,6 +33,7 @@ async def fragile(client: str) -> int:
 
 @workflow
 async def brittle(run: Run) -> int:
+    """Free, then fatal."""
     return await fragile(await before(run.client_id))
 
 

@@ -28,7 +28,10 @@ ITEMS = ["l-1", "l-2", "l-3", "l-4", "l-5"]
 #: how often each step is executed when nothing goes wrong
 STEPS = {"inbox": 1, "thread": 1, "archive": 1, "draft": 2, "judge": 1, "look_up": 5, "summarise": 1}
 PAID = ("draft", "judge")
-EFFECTS = {("book", "b-1"): 1, ("charge", "c-1"): 1, ("remind", "r-1"): 1, ("mail", "m-1"): 1, **{("line", item): 1 for item in ITEMS}}
+#: every effect, by kind and reference, and how often it is to happen
+EFFECTS = dict.fromkeys(
+    [("book", "b-1"), ("charge", "c-1"), ("remind", "r-1"), ("mail", "m-1"), *(("line", i) for i in ITEMS)], 1
+)
 
 
 class World:
@@ -91,18 +94,21 @@ def is_there(kind: str, ref: str) -> bool:
 
 @step(summary=lambda mails: f"{len(mails)} mails")
 async def inbox(client: str) -> list[str]:
+    """A small result."""
     ran("inbox")
     return [f"{client}-{n}" for n in range(3)]
 
 
 @step
 async def thread(mails: list[str]) -> dict[str, str]:
+    """A result for the artifact table."""
     ran("thread")
-    return {mail: "t" * 2_500 for mail in mails}
+    return dict.fromkeys(mails, "t" * 2_500)
 
 
 @step
 def archive(client: str) -> str:
+    """A result for the artifact folder."""
     ran("archive")
     return client * 20_000
 
@@ -112,45 +118,52 @@ def archive(client: str) -> str:
 
 @step(cost=Cost(usd=0.02), summary=lambda draft: f"{draft.words} words")
 def draft(topic: str, size: int) -> Draft:
+    """Paid, in a thread, two at a time."""
     ran("draft")
     return Draft(topic=topic, words=size // 1000)
 
 
 @step(cost=Cost(usd=0.05))
 async def judge(first: Draft, second: Draft) -> int:
+    """Paid, and reports another cost."""
     ran("judge")
     attempt().spend(usd=0.04, tokens=900)
     return first.words + second.words
 
 
-# -- writes: the receiver can be asked; honours keys for ever, for a day; neither ------------------------------------------------------------------
+# -- writes: the receiver can be asked; honours keys for ever, for a day; neither ------------------------------------------------
 
 
 @step(effect="write", key="number")
 def book(number: str, points: int) -> Receipt:
+    """The receiver can be asked."""
     talk("POST", "/effect/book", {"ref": number, "points": points})
     return Receipt("book", number)
 
 
 @book.probe
 def find_book(number: str, points: int) -> Receipt | None:
+    """Ask it."""
     return Receipt("book", number) if is_there("book", number) else None
 
 
 @step(effect="write", key="number", idempotent="forever")
 async def charge(number: str, usd: int) -> Receipt:
+    """The receiver honours keys for ever."""
     talk("POST", "/effect/charge", {"ref": number, "usd": usd}, key=attempt().idempotency_key)
     return Receipt("charge", number)
 
 
 @step(effect="write", key="number", idempotent="24h")
 def remind(number: str, text: str) -> Receipt:
+    """The receiver honours keys for a day."""
     talk("POST", "/effect/remind", {"ref": number, "text": text}, key=attempt().idempotency_key)
     return Receipt("remind", number)
 
 
 @step(effect="write", key="number")
 async def mail(number: str, text: str) -> Receipt:
+    """The receiver does neither: a person looks."""
     talk("POST", "/effect/mail", {"ref": number, "text": text})
     return Receipt("mail", number)
 
@@ -160,33 +173,39 @@ async def mail(number: str, text: str) -> Receipt:
 
 @step
 def look_up(item: str) -> int:
+    """The free half of an item."""
     ran("look_up")
     return int(item[-1]) * 10
 
 
 @step(effect="write", key="item")
 def line(item: str, amount: int) -> Receipt:
+    """The write of an item."""
     talk("POST", "/effect/line", {"ref": item, "amount": amount})
     return Receipt("line", item)
 
 
 @line.probe
 async def find_line(item: str, amount: int) -> Receipt | None:
+    """Ask the receiver."""
     return Receipt("line", item) if is_there("line", item) else None
 
 
 async def enter(item: str) -> Receipt:
+    """One item."""
     return await line(item, await look_up(item))
 
 
 @step
 async def summarise(parts: dict[str, Any]) -> dict[str, Any]:
+    """The run's value."""
     ran("summarise")
     return {**parts, "count": len(parts)}
 
 
 @workflow
 async def quarter(run: Run, name: str) -> dict[str, Any]:
+    """All of it."""
     said("admitted")
     mails = await inbox(run.client_id)
     talks = await thread(mails)

@@ -7,7 +7,6 @@ import pytest
 from tests.crash.killer import Kill
 from tests.crash.story import Stage, places
 
-
 #: kind of place, side, and at least so many of them in one run
 PLACES = [("commit", "before", 30), ("commit", "after", 30), ("disk", "before", 4), ("disk", "after", 4),
           ("send", "before", 30), ("send", "after", 30), ("answer", "after", 20)]  # fmt: skip

@@ -16,9 +16,11 @@ from tests.crash.killer import ROOT
 SHARED = Path(os.environ.get("STEPSEVEN_SHARED") or ROOT.parent / "shared")
 SUBJECT = ROOT / "tests" / "crash" / "subject.py"
 
+TOOL = SHARED / "tools" / "crash_points.py"
+
 pytestmark = [
-    pytest.mark.skipif(not (SHARED / "tools" / "crash_points.py").exists(), reason="no tools/crash_points.py beside the checkout"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: the tool builds the library that kills (Debian: apt-get install gcc)"),
+    pytest.mark.skipif(not TOOL.exists(), reason="no tools/crash_points.py in the folder `shared` beside the checkout"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build what kills (Debian: apt-get install gcc)"),
 ]
 
 WRITES = ["--calls", "sync,write"]
@@ -27,7 +29,7 @@ SENDS = ["--calls", "send", "--ledger-port"]
 
 def crash_points(folder: Path, mode: str, *how: str) -> dict[str, int]:
     """Run the tool; how many scenarios had which outcome. Every scenario has to be clean."""
-    command = [sys.executable, str(SHARED / "tools" / "crash_points.py"), str(SUBJECT), "--dedup", "--mode", mode, *how]
+    command = [sys.executable, str(TOOL), str(SUBJECT), "--dedup", "--mode", mode, *how]
     told = subprocess.run(
         command, capture_output=True, text=True, check=False,
         env={**os.environ, "CP_BUILD": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT / "src")},

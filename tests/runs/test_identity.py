@@ -30,10 +30,12 @@ async def draw(x: int) -> str:
 
 @step(name="identity.named", key="name")
 async def named(name: str, size: int) -> str:
+    """A read with a business key."""
     return f"{name}:{size}:{next(drawn)}"
 
 
 async def run(tmp_path: Path, flow: Any, **inputs: Any) -> Any:
+    """Run it to its end; its value."""
     async with Layer(url(tmp_path)) as layer:
         outcome = await layer.run(flow(**inputs), client="acme", run_id="r")
         return outcome.result()
@@ -374,6 +376,7 @@ executed: list[str] = []
 
 @step(name="identity.roll")
 async def roll(x: int) -> str:
+    """Random, and counted."""
     for _ in range(random.randint(0, 2)):
         await asyncio.sleep(0)
     value = f"{x}:{next(drawn)}"
@@ -383,6 +386,8 @@ async def roll(x: int) -> str:
 
 @workflow(name="identity.program")
 async def any_program(run: Run) -> None:
+    """Walks the newest program and notes what it sees where."""
+
     async def walk(node: Any, at: str) -> None:
         kind, what = node
         if kind == "step":
@@ -406,8 +411,10 @@ async def any_program(run: Run) -> None:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(node=nodes, data=st.data())
 def test_whatever_was_seen_before_a_crash_is_seen_again(node: Any, data: Any) -> None:
-    """Over any nesting of sequence, gather and map with random results, killed at any record, twice: every value the code
-    saw it sees again at the same place after the resume, and no recorded step runs again."""
+    """Over any nesting of sequence, gather and map with random results, killed at any record, twice.
+
+    Every value the code saw it sees again at the same place after the resume, and no recorded step runs again.
+    """
     program.append(node)
     before: dict[str, str] = {}
     with TemporaryDirectory() as folder:

@@ -31,8 +31,17 @@ class Order(BaseModel):
     periods: list[Period]
 
 
+def source(name: str, parameter: str, value: str) -> str:
+    """A module with a workflow that asks and returns."""
+    return (
+        f"from stepseven import Run, workflow\n@workflow(name={name!r})\nasync def flow(run: Run, {parameter}) -> object:\n"
+        f"    await run.ask('ok?')\n    return {value}\n"
+    )
+
+
 @workflow(name="inputs.plain")
 async def plain(run: Run, quarter: str, year: int = 2026) -> str:
+    """Two inputs, one with a default."""
     return f"{quarter} {year}"
 
 
@@ -79,8 +88,10 @@ async def test_a_date_may_be_given_as_text(tmp_path: Path) -> None:
 
 
 async def test_inputs_that_do_not_fit_are_refused_at_the_call(tmp_path: Path) -> None:
-    """A missing or unknown input, one of the wrong type, one that cannot be stored, a credential: refused with its name before
-    anything is written. A ``Secret`` is stored by name."""
+    """What is missing, unknown, of the wrong type, not storable or a credential is refused by name, before anything is written.
+
+    A ``Secret`` is stored by its name.
+    """
 
     @workflow(name="inputs.refused")
     async def flow(run: Run, n: int, more: Any = None) -> int:
@@ -91,7 +102,11 @@ async def test_inputs_that_do_not_fit_are_refused_at_the_call(tmp_path: Path) ->
             flow()  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="unexpected keyword argument 'm'"):
             flow(1, m=2)  # type: ignore[call-arg]
-        for bad, path in ((flow("three"), "inputs.n"), (flow(1, [object()]), "inputs.more[0]"), (flow(1, {1: 2}), "inputs.more[1]")):  # type: ignore[arg-type]
+        for bad, path in (
+            (flow("three"), "inputs.n"),
+            (flow(1, [object()]), "inputs.more[0]"),
+            (flow(1, {1: 2}), "inputs.more[1]"),
+        ):  # type: ignore[arg-type]
             with pytest.raises(NotRecordable) as refused:
                 await layer.run(bad, client="acme", run_id="r")
             assert refused.value.path == path
@@ -107,7 +122,7 @@ async def test_inputs_that_do_not_fit_are_refused_at_the_call(tmp_path: Path) ->
 
 async def test_an_input_whose_type_changed_is_a_question(tmp_path: Path) -> None:
     """When the workflow's own parameter changed so that a stored input no longer fits, the run asks and names the input."""
-    v1 = "from stepseven import Run, workflow\n@workflow(name='inputs.changed')\nasync def flow(run: Run, n: str) -> None:\n    await run.ask('ok?')\n"
+    v1 = source("inputs.changed", "n: str", "n")
     async with Layer(url(tmp_path)) as layer:
         await layer.run(module("inputs_v1", v1).flow("three"), client="acme", run_id="r")
         module("inputs_v2", v1.replace("n: str", "n: int"))
@@ -131,7 +146,8 @@ async def test_a_known_id_with_other_values_is_a_conflict(tmp_path: Path) -> Non
         await layer.run(plain("Q3"), client="acme", run_id="r")
         before = rows(tmp_path, "SELECT * FROM run")
         for call, client, differs in (
-            (plain("Q4"), "acme", "other inputs"), (plain("Q3", 2027), "acme", "other inputs"), (plain("Q3"), "globex", "another client"),
+            (plain("Q4"), "acme", "other inputs"),
+            (plain("Q3", 2027), "acme", "other inputs"), (plain("Q3"), "globex", "another client"),
             (other("Q3"), "acme", "another workflow"),
         ):  # fmt: skip
             with pytest.raises(RunConflict, match=differs):
@@ -144,10 +160,10 @@ async def test_a_known_id_with_other_values_is_a_conflict(tmp_path: Path) -> Non
 
 async def test_a_new_parameter_with_a_default_is_no_difference(tmp_path: Path) -> None:
     """Inputs are compared as given: code that grew a parameter with a default still finds its run."""
-    source = "from stepseven import Run, workflow\n@workflow(name='inputs.grown')\nasync def flow(run: Run, a: int) -> int:\n    await run.ask('ok?')\n    return a\n"
+    v1 = source("inputs.grown", "a: int", "a")
     async with Layer(url(tmp_path)) as layer:
-        await layer.run(module("grown_v1", source).flow(1), client="acme", run_id="r")
-        grown = module("grown_v2", source.replace("a: int)", "a: int, b: int = 2)").replace("return a", "return a + b"))
+        await layer.run(module("grown_v1", v1).flow(1), client="acme", run_id="r")
+        grown = module("grown_v2", v1.replace("a: int)", "a: int, b: int = 2)").replace("return a", "return a + b"))
         outcome = await layer.run(grown.flow(a=1), client="acme", run_id="r")
         await layer.answer(outcome.questions[0].id, "yes", by="ann")
         assert (await layer.run(grown.flow(1), client="acme", run_id="r")).result() == 3
@@ -169,8 +185,10 @@ async def test_an_ended_run_gives_its_outcome(tmp_path: Path) -> None:
 
 
 async def test_five_concurrent_calls_with_one_id_are_one_run(tmp_path: Path) -> None:
-    """Five calls of ``run`` with one id at once: one body runs, all get its outcome; a caller that goes away takes nothing
-    with it."""
+    """Five calls of ``run`` with one id at once: one body runs, all get its outcome.
+
+    A caller that goes away takes nothing with it.
+    """
     begun, release = [], asyncio.Event()
 
     @step(name="inputs.slow")

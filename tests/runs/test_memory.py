@@ -19,12 +19,13 @@ Park = Callable[..., Awaitable[Outcome[Any]]]
 
 
 @step(name="memory.look")
-async def look(x: int = 0) -> int:
+async def look(x: int = 0) -> int:  # noqa: D103
     return x
 
 
 @pytest.fixture
 async def layer(tmp_path: Path) -> AsyncIterator[Layer]:
+    """A layer on a file."""
     async with Layer(url(tmp_path)) as opened:
         yield opened
 
@@ -96,9 +97,7 @@ async def test_asks_in_a_task_group(layer: Layer, capfd: Any) -> None:
 
 @pytest.mark.parametrize("what", ["Lock", "Semaphore", "Condition", "Queue", "Event", "Barrier", "PriorityQueue"])
 async def test_behind_asyncio_s_own_primitives(layer: Layer, capfd: Any, what: str) -> None:
-    """Tasks that wait for a lock, semaphore, condition, queue, event or barrier, which an asking task will release, count as
-    inside the run."""
-
+    """Waits for a lock, semaphore, condition, queue, event or barrier that an asking task will release count as inside."""
     told: list[int] = []
 
     async def waits(thing: Any) -> None:
@@ -152,7 +151,7 @@ async def test_inside_other_waits_for_the_run_s_own_tasks(layer: Layer, capfd: A
             done, _ = await asyncio.wait([asyncio.create_task(run.ask("a?"))])
             return str(done.pop().result())
         if how == "as_completed":
-            return [str(await one) for one in asyncio.as_completed([run.ask("a?")])][0]
+            return str(await next(iter(asyncio.as_completed([run.ask("a?")]))))
         if how == "shield":
             return str(await asyncio.shield(run.ask("a?")))
         if how == "wait_for":
@@ -160,7 +159,7 @@ async def test_inside_other_waits_for_the_run_s_own_tasks(layer: Layer, capfd: A
         if how == "task":
             return str(await asyncio.create_task(run.ask("a?")))
         if how == "generator":
-            return [found async for found in questions(run)][0]
+            return "".join([found async for found in questions(run)])
         return str((await asyncio.gather(asyncio.gather(run.ask("a?"))))[0][0])
 
     @workflow(name=f"memory.in_{how.replace(' ', '_')}")
@@ -182,12 +181,13 @@ async def test_a_map_s_items_wait_for_people(layer: Layer, capfd: Any) -> None:
         return await run.map(one, [1, 2, 3], concurrency=2)
 
     await parks(layer, flow, capfd)
-    assert sorted(await answered(layer, "a", "b", "c"))[0] in ("1a", "1b", "1c")
+    found = await answered(layer, "a", "b", "c")
+    assert sorted(text[0] for text in found) == ["1", "2", "3"]
+    assert sorted(text[1] for text in found) == ["a", "b", "c"]
 
 
 async def test_a_call_that_waits_for_its_turn_is_dropped_without_a_word(layer: Layer, capfd: Any) -> None:
-    """Calls that were made and not awaited yet when the run is put away are not reported as "never awaited"; nor is a failed
-    task that nobody has looked at yet."""
+    """Calls made and not awaited yet at a park are not reported as never awaited; nor is a failed task nobody looked at."""
 
     async def fails() -> None:
         raise ValueError("later")
@@ -240,11 +240,13 @@ async def _why(layer: Layer) -> str:
 
 
 @pytest.mark.parametrize("how", ["sleep", "socket", "lock in a step", "wait with a time-out"])
-async def test_sleeps_sockets_and_what_a_step_waits_for_are_foreign(
+async def test_sleeps_sockets_and_what_a_step_waits_for_are_foreign(  # noqa: C901 - one small case each
     layer: Layer, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """``asyncio.sleep``, a socket, a loop time-out and anything a step's own code waits for (its locks, too): not put away
-    while another branch asks."""
+    """``asyncio.sleep``, a socket, a loop time-out and anything a step's own code waits for (its locks, too).
+
+    Not put away while another branch asks.
+    """
     at, go = asyncio.Event(), asyncio.Event()
     lock = asyncio.Lock()
     await lock.acquire()
@@ -359,11 +361,13 @@ async def test_exits_run_at_every_park(layer: Layer, capfd: Any) -> None:
 
 
 @pytest.mark.parametrize("code", ["returns", "raises", "creates", "steps", "asks", "pins", "sets"])
-async def test_what_the_body_does_after_unloading_began_does_not_count(
+async def test_what_the_body_does_after_unloading_began_does_not_count(  # noqa: C901 - one small case each
     layer: Layer, tmp_path: Path, capfd: Any, code: str
 ) -> None:
-    """A value returned, an exception raised, a task created, a step called in an ``except CancelledError``: discarded, and
-    nothing is written; durable calls raise ``Superseded``."""
+    """A value returned, an exception raised, a task created, a step called in an ``except CancelledError``.
+
+    Discarded, and nothing is written; durable calls raise ``Superseded``.
+    """
     refused: list[BaseException] = []
     ran: list[str] = []
 
@@ -410,7 +414,9 @@ async def test_what_the_body_does_after_unloading_began_does_not_count(
 
 
 @pytest.mark.parametrize("caught", ["Exception", "CancelledError", "BaseException once", "CancelledError then sleeps"])
-async def test_a_loop_around_an_ask_neither_hangs_nor_writes(layer: Layer, capfd: Any, caught: str) -> None:
+async def test_a_loop_around_an_ask_neither_hangs_nor_writes(  # noqa: C901 - the loops agents have
+    layer: Layer, capfd: Any, caught: str
+) -> None:
     """Agents are full of ``while True: try: … except …``: the run is put away all the same, once, with one question."""
 
     @workflow(name=f"memory.loop_{caught.replace(' ', '_')}")
@@ -463,6 +469,39 @@ async def test_code_that_swallows_everything_cannot_spin(layer: Layer) -> None:
         give_up.set()
         assert (await task).status == "waiting"
     assert len(turns) < 10
+
+
+async def test_nested_asks_are_asked_once(layer: Layer, capfd: Any) -> None:
+    """Asks deep in helpers of map items, several in a row, over several parks: each is asked once, no step between runs again."""
+    looked: list[str] = []
+
+    @step(name="memory.deep")
+    async def deep(text: str) -> str:
+        looked.append(text)
+        return text
+
+    async def agent(run: Run, name: str) -> str:
+        found = await deep(f"{name} begins")
+        first = await run.ask(f"{name}: first?")
+        found += await deep(f", heard {first}")
+        second = await asyncio.gather(run.ask(f"{name}: second?"))
+        return found + second[0]
+
+    @workflow(name="memory.nested")
+    async def flow(run: Run) -> list[str | None]:
+        async def item(name: str) -> str:
+            return await agent(run, name)
+
+        return await run.map(item, ["a", "b"])
+
+    await parks(layer, flow, capfd)
+    for _ in range(4):
+        for question in await layer.questions():
+            await layer.answer(question.id, "yes", by="ann")
+            await layer.resume("r")
+    assert (await layer.resume("r")).result() == ["a begins, heard yesyes", "b begins, heard yesyes"]
+    assert sorted(looked) == [", heard yes", ", heard yes", "a begins", "b begins"]
+    assert len(await layer.questions(status=None)) == 4
 
 
 # -- how much is left -----------------------------------------------------------------------------------------------------
@@ -598,8 +637,10 @@ async def test_sleeps_and_asks_together() -> None:
 
 
 async def test_a_deadline_is_the_time_out_of_an_ask() -> None:
-    """``deadline=`` works over a park; the default is the answer then. A loop time-out around an ask does not: the run is not
-    in memory while it would pass."""
+    """``deadline=`` works over a park; the default is the answer then. A loop time-out around an ask does not.
+
+    The run is not in memory while it would pass.
+    """
 
     @workflow(name="memory.deadline")
     async def flow(run: Run) -> list[Any]:
@@ -637,8 +678,7 @@ def test_blocking_entry_points_without_a_loop(tmp_path: Path) -> None:
 
 
 async def test_blocking_entry_points_inside_a_running_loop(layer: Layer) -> None:
-    """As in a notebook, where a loop is already running: no "event loop is already running"; the run's tasks are there, not
-    here."""
+    """As in a notebook, whose loop is already running: it works, and the run's tasks are in a loop of their own."""
 
     @workflow(name="memory.in_loop")
     async def flow(run: Run) -> str:

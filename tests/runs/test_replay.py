@@ -38,6 +38,7 @@ async def flow(run: Run) -> list:
 
 
 def version(name: str, source: str) -> Any:
+    """A module with these steps."""
     return module(f"replay_{name}", HEAD + textwrap.dedent(source))
 
 
@@ -70,7 +71,9 @@ EDITS = {
     ),
     "moved into a helper": V1.replace("[await a(1), await b(1)]", "await helper()")
     + "\nasync def helper():\n    return [await a(1), await b(1)]\n",
-    "renamed": V1.replace("@step\nasync def a(", '@step(renamed_from="a")\nasync def alpha(').replace("await a(1)", "await alpha(1)"),
+    "renamed": V1.replace("@step\nasync def a(", '@step(renamed_from="a")\nasync def alpha(').replace(
+        "await a(1)", "await alpha(1)"
+    ),
     "options changed": V1.replace("@step\nasync def a", "@step(attempts=5, timeout=9, cost=Cost(usd=1))\nasync def a"),
     "a step's body mended": V1.replace('    return f"a{x}"', '    return f"a{x}".strip()'),
     "a parameter renamed by position": V1.replace("found.append(await", "found.append(\n        await"),
@@ -103,7 +106,7 @@ async def test_a_step_that_became_an_ask_never_gets_its_record(tmp_path: Path) -
     """What stood at a place before is nobody's: a step turned into a question asks, a question turned into a step runs."""
     await first(tmp_path)
     v2, outcome = await then(
-        tmp_path, V1.replace("await a(1), await b(1)", "await run.ask('a?'), await b(1)").replace("run.ask(\"ok?\")", "a(1)")
+        tmp_path, V1.replace("await a(1), await b(1)", "await run.ask('a?'), await b(1)").replace('run.ask("ok?")', "a(1)")
     )
     assert [q.text for q in outcome.questions] == ["a?"]
     assert v2.ran == []

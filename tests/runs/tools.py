@@ -25,6 +25,7 @@ class Crash(BaseException):
 
 
 def url(path: Path) -> str:
+    """The store in a folder."""
     return f"sqlite:///{path / 's7.db'}"
 
 
@@ -39,6 +40,7 @@ def rows(path: Path, sql: str, *params: Any) -> list[dict[str, Any]]:
 
 
 def records(path: Path, run_id: str) -> list[dict[str, Any]]:
+    """The records of a run, in the order written."""
     return rows(path, "SELECT s.* FROM step AS s JOIN run AS r ON r.no = s.run_no WHERE r.id = ? ORDER BY s.id", run_id)
 
 

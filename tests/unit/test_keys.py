@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from stepseven.keys import MAX_WIRE, KeyPaths, key_part, wire_key
 from stepseven.runtime.calls import text_of, whole
-from stepseven.store.codec import canonical
+from stepseven.store.codec import canonical, digest
 
 
 @dataclass
@@ -42,6 +42,7 @@ NAMES = tuple(HINTS)
 
 
 def paths(key: str) -> KeyPaths:
+    """A key of the step `post`."""
     return KeyPaths(key, "post", NAMES, HINTS)
 
 
@@ -52,7 +53,7 @@ BOUND = {
 
 
 @pytest.mark.parametrize(
-    ("key", "text"),
+    "key, text",
     [
         ("d.number", "7"), ("d.supplier.name, d.number", '"Brown%20%26%20Co"/7'), ("row.size", "3"), ("p.x", "4"),
         ("s.short", "Smi"), ("plain.a.b", "c"), ("any.deep", "[1]"), ("s", '{"name":"Smith"}'),
@@ -64,7 +65,7 @@ def test_paths_lead_through_every_kind_of_value(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    "key, words",
     [
         ("", "empty"), (" , ", "empty"), ("x", "names 'x'"), ("d.nothing", "no 'nothing'.*number, supplier"),
         ("d.supplier.nme", "no 'nme'"), ("row.length", "no 'length'"), ("p.y", "no 'y'"), ("d..x", "of the form"),
@@ -77,7 +78,7 @@ def test_a_path_that_cannot_be_right_is_refused_at_decoration(key: str, words: s
         paths(key)
 
 
-@pytest.mark.parametrize(("key", "words"), [("plain.z", "there is no 'z'"), ("any.deep.x", "list has no 'x'")])
+@pytest.mark.parametrize("key, words", [("plain.z", "there is no 'z'"), ("any.deep.x", "list has no 'x'")])
 def test_through_dicts_and_any_a_path_is_checked_at_the_call(key: str, words: str) -> None:
     """What annotations do not tell is checked when the step is called."""
     with pytest.raises(ValueError, match=words):
@@ -101,7 +102,10 @@ def test_a_key_may_be_a_callable() -> None:
 values = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers() | st.text(), max_size=3)
 
 
-@given(st.lists(values.filter(lambda v: v is not None), min_size=1, max_size=3), st.lists(values.filter(lambda v: v is not None), min_size=1, max_size=3))
+@given(
+    st.lists(values.filter(lambda v: v is not None), min_size=1, max_size=3),
+    st.lists(values.filter(lambda v: v is not None), min_size=1, max_size=3),
+)
 def test_different_values_have_different_keys(a: list[Any], b: list[Any]) -> None:
     """The text of a key is one to one: ``1`` and ``"1"``, ``("a", "b")`` and ``("a/b",)`` never meet."""
 
@@ -140,7 +144,7 @@ def test_a_wire_key_that_is_stored_for_ever() -> None:
     """The form is an interface: the other side remembers it for months."""
     assert wire_key("client-acme-01", "create_document", "acme/Q3", 1) == "client-acme-01/create_document/acme/Q3"
     assert wire_key("r", "post", "7", 2) == "r/post/7#2"
-    assert wire_key("r", "post", "ü", 1) == "r/post/_~1RD9OmtLSzsq_EjYzuJGXyg" or wire_key("r", "post", "ü", 1).startswith("r/post/_~1")
+    assert wire_key("r", "post", "ü", 1) == "r/post/_~" + digest("r/post/ü")
 
 
 @given(values | st.floats(allow_nan=False, allow_infinity=False) | st.dictionaries(st.text(), st.integers(), max_size=3))

@@ -14,6 +14,7 @@ from stepseven.runtime.place import Place
 
 
 def root() -> Place:
+    """The place of a run's body."""
     return Place(SimpleNamespace(tick=0), "")  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepseven.cli._common import Refused, Usage, json_or_text
-from stepseven.layer import UnknownWorkflow
+from stepseven.errors import UnknownWorkflow
 from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
 
 

@@ -27,7 +27,8 @@ from stepseven.cli._common import (
 from stepseven.cli._live import Live
 from stepseven.cli._read import RunView, view
 from stepseven.cli._words import ask_block, mark, short_json
-from stepseven.layer import Layer, UnknownWorkflow
+from stepseven.errors import UnknownWorkflow
+from stepseven.layer import Layer
 from stepseven.model import Outcome, RunInfo, RunStatus
 
 T = TypeVar("T")

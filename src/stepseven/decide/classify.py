@@ -35,6 +35,7 @@ from stepseven.errors import (
     Conflict,
     Fatal,
     Fixable,
+    MissingSecret,
     NotYet,
     Retryable,
     StepFailed,
@@ -42,7 +43,7 @@ from stepseven.errors import (
     StoreUnavailable,
     Superseded,
 )
-from stepseven.model import MICRO, MissingSecret
+from stepseven.model import MICRO
 
 __all__ = ["Handling", "Override", "Proof", "Verdict", "classify"]
 

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from types import CodeType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
-from stepseven.errors import NoRun
+from stepseven.errors import NoRun, NotYetBuilt
 from stepseven.keys import KeyPaths
 from stepseven.model import Cost, EffectKind, Secret
 from stepseven.runtime import known
@@ -104,6 +104,8 @@ def _check(o: StepOptions) -> None:
     ):
         if value not in allowed:
             raise ValueError(f"step {o.name!r}: {what}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    if o.remember is not None:
+        raise NotYetBuilt(f"step {o.name!r}: remember=")
     if o.attempts < 1:
         raise ValueError(f"step {o.name!r}: attempts={o.attempts}: at least 1")
     for number, what in ((o.timeout, "timeout"), (o.settle, "settle")):
@@ -134,8 +136,6 @@ class Hooks:
 
     approaches: list[Approach] = field(default_factory=list)
     probe: Callable[..., Any] | None = None
-    undo: Callable[..., Any] | None = None
-    verify: Callable[..., Any] | None = None
 
 
 class Spread(dict[str, Any]):
@@ -252,7 +252,8 @@ class Step(Generic[P, R]):
         """Digest of the source of the step and all its approaches."""
         return "".join(source_digest(fn) for fn in (self.fn, *(a.fn for a in self.hooks.approaches)))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    # ``object`` and not ``Any``: with ``Any`` mypy cannot tell the overloads of ``asyncio.gather`` apart.
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
         here = place.get()
         if here is None:
             return self._outside(args, kwargs)
@@ -307,14 +308,12 @@ class Step(Generic[P, R]):
         return fn
 
     def undo(self, fn: C) -> C:
-        """Register how the effect can be taken back. Never run by itself."""
-        self.hooks.undo = fn
-        return fn
+        """Register how the effect can be taken back. Comes with a later release."""
+        raise NotYetBuilt(f"{self.name}.undo ({fn.__name__})")
 
     def verify(self, fn: C) -> C:
-        """Register a look whether the recorded result still holds."""
-        self.hooks.verify = fn
-        return fn
+        """Register a look whether the recorded result still holds. Comes with a later release."""
+        raise NotYetBuilt(f"{self.name}.verify ({fn.__name__})")
 
 
 class BoundStep(Step[P, R]):
@@ -326,7 +325,7 @@ class BoundStep(Step[P, R]):
         self._step = step
         self._instance = instance
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
         return self._step(self._instance, *args, **kwargs)
 
     def options(self, **same: Any) -> Step[P, R]:

@@ -15,7 +15,7 @@ from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
-from stepseven.runtime import asking, clash, trouble, writing
+from stepseven.runtime import asking, choices, clash, trouble, writing
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.declared import WRITE_TIMEOUT_S, call_bound, hints_of, honoured_us
 from stepseven.runtime.place import place

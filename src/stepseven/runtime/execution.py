@@ -263,6 +263,9 @@ class Execution:
                 written = self.store.append_now(statement, values, durable=durable)
                 if written is None:  # it has to queue
                     written = await self.store.append(statement, values, durable=durable)
+            except asyncio.CancelledError:
+                self.keep(record)  # what is queued will be written: who asks next must not run it again
+                raise
             except StoreUnavailable as error:
                 raise self.abandon(error) from error
             if not written:  # we have to know why not

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
-from stepseven.errors import NoRun, NotRecordable, StoreUnavailable
+from stepseven.errors import NoRun, NotYetBuilt, StoreUnavailable
 from stepseven.model import Failure, FailureKind, Option, Spend, WaitingFor
 from stepseven.runtime import asking, mapping
 from stepseven.runtime.calls import Deferred, Later, Refusal
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - an item
 
-LATER = "comes with a later release of stepseven"
 
 
 class Run:
@@ -170,7 +169,7 @@ class Run:
         default: Any = UNSET,
         remember: str | None = None,
         valid: str | None = None,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[object, object, Any]:
         """Ask a person, and wait for the answer: minutes or weeks, over any number of processes.
 
         Args:
@@ -205,11 +204,11 @@ class Run:
 
     async def approve(self, text: str, *, about: Any, key: str | None = None, to: str | None = None) -> Any:
         """Let a person approve *about* before it is used. Comes with a later release."""
-        raise NotRecordable("run.approve()", LATER)
+        raise NotYetBuilt("run.approve()")
 
     # -- time and other runs ----------------------------------------------------------------------------------------------
 
-    def sleep(self, duration: float | datetime, *, key: str | None = None) -> Coroutine[Any, Any, None]:
+    def sleep(self, duration: float | datetime, *, key: str | None = None) -> Coroutine[object, object, None]:
         """Wait *duration* seconds, or until a moment: durable, so a resume waits for the rest only."""
         shown = duration.isoformat() if isinstance(duration, datetime) else f"{duration:g}s"
 
@@ -228,7 +227,7 @@ class Run:
         ex.mark_used(record)
         await ex.until(json.loads(record.result or "0"), f"the timer of {shown}")
 
-    def wait_for(self, fact: str, *, key: str | None = None) -> Coroutine[Any, Any, Any]:
+    def wait_for(self, fact: str, *, key: str | None = None) -> Coroutine[object, object, Any]:
         """Wait until the client's *fact* is known; its value, the same after a resume."""
 
         def make(here: Place) -> Callable[[], Coroutine[Any, Any, Any]]:
@@ -253,18 +252,18 @@ class Run:
 
     def start(self, child: Any, *, key: str | None = None) -> Any:
         """Start another workflow as a child of this run. Comes with a later release."""
-        raise NotRecordable("run.start()", LATER)
+        raise NotYetBuilt("run.start()")
 
     # -- many items -------------------------------------------------------------------------------------------------------
 
     @overload
     def map(
         self, step: Step[[I], T], items: Iterable[I], *, key: str | None = None, concurrency: int = 8
-    ) -> Coroutine[Any, Any, list[T | None]]: ...
+    ) -> Coroutine[object, object, list[T | None]]: ...
     @overload
     def map(
         self, step: Callable[[I], Awaitable[T]], items: Iterable[I], *, key: str | None = None, concurrency: int = 8
-    ) -> Coroutine[Any, Any, list[T | None]]: ...
+    ) -> Coroutine[object, object, list[T | None]]: ...
     def map(self, step: Any, items: Iterable[Any], *, key: str | None = None, concurrency: int = 8) -> Any:
         """Run *step* for every item, *concurrency* at a time; each item is a branch of its own.
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from stepseven.errors import StoreUnavailable, Superseded
@@ -35,7 +34,6 @@ class Worker:
         self.on_lost: Callable[[int], None] | None = None
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
         self._confirmed: float | None = None
-        self._strays: dict[int, int] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -70,22 +68,12 @@ class Worker:
         sent = self.edge.monotonic()
         try:
             owned = self.store.write_now(self._beat, durable=False)
-            self._release_strays(owned)
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
             return
         self._confirmed = sent
         for run_no, fence in list(self.fences.items()):
             if owned.get(run_no) != fence and self.on_lost is not None:
                 self.on_lost(run_no)
-
-    def _release_strays(self, owned: dict[int, int]) -> None:
-        """Runs that are ours in the store and not in memory, twice in a row: give them back, anybody may go on."""
-        strays = {no: fence for no, fence in owned.items() if no not in self.fences}
-        for run_no, fence in strays.items():
-            if self._strays.get(run_no) == fence:
-                hold = {"run_no": run_no, "fence": fence, "owner": self.id, "reason": "its execution was lost", "executing_us": 0}
-                self.store.write_now(partial(_release, {**hold, "now": self.edge.now_us()}), durable=True)
-        self._strays = strays
 
     def _beat(self, tx: Tx) -> dict[int, int]:
         now = self.edge.now_us()
@@ -119,10 +107,6 @@ def stray(tx: Tx, run_no: int, owner: str, fence: int, now_us: int) -> None:
     """Give back a run that its own worker no longer has in memory."""
     reason = "its execution broke off"
     params = {"run_no": run_no, "owner": owner, "fence": fence, "reason": reason, "executing_us": 0, "now": now_us}
-    tx.run(tx.sql.release_run, params)
-
-
-def _release(params: dict[str, Any], tx: Tx) -> None:
     tx.run(tx.sql.release_run, params)
 
 

@@ -95,226 +95,156 @@ def intent_of(ex: Execution, call: Call) -> Intent:
 
 async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
     held: Claim | None = None  # a claim in doubt
-    repeat: Claim | None = None  # one that may be sent again all the same
-    proven = False
     if call.key in ex.attempts or asking.about_failure(ex, call):
         held = await doubt.standing_claim(ex, intent)
+    proven = held is not None and doubt.proven(ex, call, held)
     while True:
+        promise = None
         if held is not None:
-            found = await doubt.resolve(ex, call, intent, held, proven=proven)
-            if found.done:
-                return found.value
-            held, repeat, proven = found.doubt, found.repeat, False
-            if held is not None:
-                continue
+            sent = await doubt.resolve(ex, call, intent, held, proven=proven)
+            if sent.done:
+                return sent.value
+            promise = sent.promise
         move = trouble.move_for(ex, call)
-        again, repeat = repeat, None  # only at once: after a long wait the key may no longer be honoured
+        if isinstance(move, policy.Obey) and move.choice == "happened":  # the claim knows: it is looked at once more
+            move = policy.Try(number=1)
         if isinstance(move, policy.Try):
             await trouble.before(ex, call, move)
-            sent = await _claim_and_send(ex, call, intent, move, again)
+            sent = await sending.claim_and_send(ex, call, intent, move, promise)
             if sent.done:
                 return sent.value
             held, proven = sent.doubt, sent.proven
-        elif isinstance(move, policy.Ask):
-            if call.step.settings.on_failure == "raise":
-                raise await choices.give_up(ex, call, trouble.last_reason(ex, call), trouble.last_kind(ex, call))
-            await asking.failure(ex, call)
-        elif isinstance(move, policy.Wait):
-            await asking.wait_for(ex, call, move.question_id)
-        elif isinstance(move, policy.Give):
-            await choices.fatal(ex, call, move.reason)
-        elif move.choice in ("value", "by_hand"):
-            if await choices.fits(ex, call, move):
-                return await receipt_by_hand(ex, call, intent, choices.given_by(move), f"by {move.by or 'a person'}")
-        else:
-            done, value = await choices.obey(ex, call, move)
-            if done:
-                return value
+            continue
+        held, proven = promise, False  # by the time a person has answered the promise may have run out
+        done, value = await _otherwise(ex, call, intent, move)
+        if done:
+            return value
 
 
-async def _claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try, repeat: Claim | None) -> Sent:
-    """Claim (or send again under a claim in doubt), and do whatever the claim finds."""
-    same = await conflict_after_change(ex, call)
-    if same is not None:
-        return same
-    reserved = await ceilings.reserve(ex, call)
-    try:
-        claim_id = ex.edge.new_id("c")
-        second = doubt.seconds_wanted(ex, call)
+async def _otherwise(ex: Execution, call: Call, intent: Intent, move: policy.Move) -> tuple[bool, Any]:
+    """Every move but a try: (is the step finished?, its value)."""
+    if isinstance(move, policy.Ask):
+        if call.step.settings.on_failure == "raise":
+            raise await choices.give_up(ex, call, trouble.last_reason(ex, call), trouble.last_kind(ex, call))
+        await asking.failure(ex, call)
+    elif isinstance(move, policy.Wait):
+        await asking.wait_for(ex, call, move.question_id)
+    elif isinstance(move, policy.Give):
+        await choices.fatal(ex, call, move.reason)
+    elif isinstance(move, policy.Obey):
+        if move.choice not in ("value", "by_hand"):
+            return await choices.obey(ex, call, move)
+        if await choices.fits(ex, call, move):
+            return await _done_by_hand(ex, call, intent, move)
+    return False, None
 
-        def unit(tx: Any) -> Claim:
-            now = effects.look(tx, repeat.claim_id) if repeat is not None else None
-            if now is not None and repeat is not None and (now.tries, now.state) == (repeat.tries, repeat.state):
-                return effects.retry(tx, ex.hold, intent, repeat, ex.now_us())
-            dead = ex.services.worker.dead_workers(tx)
-            return effects.claim(tx, ex.hold, intent, claim_id, ex.now_us(), proven_dead=dead, second=second)
 
-        claim = await ex.write(unit, durable=True)
-        if claim.verdict is Verdict.GO and _look_first(ex, call):
-            return Sent(done=False, doubt=claim, proven=True)
-        if claim.verdict is Verdict.GO:
-            return await send(ex, call, intent, claim, move)
-    finally:
-        ceilings.free(ex, reserved)
-    if claim.verdict is Verdict.REUSE:
-        return Sent(done=True, value=await reuse(ex, call, claim))
+async def _done_by_hand(ex: Execution, call: Call, intent: Intent, move: policy.Obey) -> tuple[bool, Any]:
+    """A person did it, or knows the result: that is the receipt, unless there is one by now."""
+    claim_id = ex.edge.new_id("c")
+
+    def unit(tx: Any) -> Claim:
+        return effects.claim(tx, ex.hold, intent, claim_id, ex.now_us(), proven_dead=ex.services.worker.dead_workers(tx))
+
+    claim: Claim = await ex.write(unit, durable=True)
     if claim.verdict is Verdict.BUSY:
-        what = f"{call.step.name}: another run is doing the same thing"
-        await ex.wait(DurableWait(kind=WaitingFor.EFFECT, what=what, until_us=ex.now_us() + BUSY_LOOK_US))
-        return Sent(done=False)
+        await sending.busy(ex, call)
+        return False, None
     if claim.verdict is Verdict.CONFLICT:
-        return await doubt.conflict(ex, call, intent, claim)
-    return Sent(done=False, doubt=claim)
+        sent = await clash.conflict(ex, call, claim)
+        return sent.done, sent.value
+    if claim.verdict is Verdict.REUSE:
+        return True, await reuse(ex, call, claim)
+    return True, await settled_by_hand(ex, call, claim, choices.given_by(move), move.by)
 
 
-def _look_first(ex: Execution, call: Call) -> bool:
-    """Whether a probe looks before the first send: after a long wait or in a recovery somebody may have done it by hand."""
-    o = call.step.settings
-    if call.step.hooks.probe is None or o.probe_first == "never" or call.key in ex.looked:
-        return False
-    if o.probe_first == "always" or ex.recovery:
-        ex.looked.add(call.key)
-        return True
-    return False
+# -- the receipt ----------------------------------------------------------------------------------------------------------
 
 
-async def send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try) -> Sent:
-    """Run the step's code under its claim. Whoever cancels us waits until it has ended and is recorded."""
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(_send(ex, call, intent, claim, move))
-    ex.tasks.discard(task)  # it is not the run's own code: nobody cancels it
-    ex.sending.add(task)
-    task.add_done_callback(ex.sending.discard)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-        except BaseException:  # noqa: BLE001 - raised below, from the task
-            break
-    if cancelled:
-        if not task.cancelled():
-            task.exception()
-        raise asyncio.CancelledError
-    return task.result()
-
-
-async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try) -> Sent:
-    o = call.step.settings
-    seconds = o.timeout_s or 0.0
-    ends = ex.edge.monotonic() + seconds
-    closed = False
-
-    def lost() -> str | None:
-        if ex.lost is not None:
-            return ex.lost
-        return "this attempt was given up" if closed else None
-
-    attempt = trouble.attempt_for(
-        ex, call, move, key=wire_key(intent.scope_id, intent.name, intent.key, claim.generation),
-        gate=gate(ex.services, lost, ex.hold.run_id, lambda: ends),
-    )  # fmt: skip
-    started_us = ex.now_us()
-    error: BaseException | None = None
-    value: Any = None
-    running: asyncio.Future[Any] | None = None
-    try:
-        ex.services.worker.in_flight.add(claim.claim_id)
-        running = _start(ex, call, trouble.function_for(call, move.approach), attempt)
-        running.add_done_callback(lambda _: ex.services.worker.in_flight.discard(claim.claim_id))
-        value = await asyncio.wait_for(_end_of(running), seconds or None)
-        reading.checked(call, value)
-    except AlreadyDone as already:
-        value = already.value
-    except (TimeoutError, asyncio.CancelledError) as late:
-        timed_out = ex.edge.monotonic() >= ends and not str(late)
-        error = TimeoutError(f"no answer within {seconds:g} s") if timed_out else late
-    except Exception as raised:  # noqa: BLE001 - classified and recorded
-        error = raised
-    closed = True
-    if isinstance(error, Superseded):
-        raise error
-    if error is None:
-        return Sent(done=True, value=await settled(ex, call, claim, value, attempt, started_us, move.approach))
-    if running is not None and not running.done():  # a thread cannot be stopped: its receipt is kept when it comes
-        _watch_late(ex, call, claim, running)
-        return await _unsettled(ex, call, claim, move, attempt, started_us, error, still_running=True)
-    return await _unsettled(ex, call, claim, move, attempt, started_us, error, still_running=False)
-
-
-def _start(ex: Execution, call: Call, fn: Callable[..., Any], attempt: Attempt) -> asyncio.Future[Any]:
-    """Start the step's code: as a task, or in a thread."""
-    inner = Place(ex, call.inner_branch(), attempt=attempt, item=call.place.item)
-    token = place.set(inner)
-    try:
-        return start_plain(fn, call.bound)
-    finally:
-        place.reset(token)
-
-
-async def _end_of(running: asyncio.Future[Any]) -> Any:
-    """Wait for the code's end; a coroutine is cancelled with us, a thread goes on."""
-    if isinstance(running, asyncio.Task):
-        return await running
-    return await asyncio.shield(running)
-
-
-def _watch_late(ex: Execution, call: Call, claim: Claim, running: asyncio.Future[Any]) -> None:
-    """A timed-out thread still runs. If it succeeds after all, that did happen: keep the receipt, whatever the fence."""
-    worker, store, edge = ex.services.worker, ex.store, ex.edge
-    worker.zombies += 1
-    typed, secrets = call.step.typed, call.step.settings.secrets
-
-    def ended(future: asyncio.Future[Any]) -> None:
-        worker.zombies -= 1
-        if future.cancelled() or future.exception() is not None:
-            return
-        try:
-            text = guard(typed.encode(future.result()), "receipt", secrets=secrets)
-        except StepsevenError:
-            text = json.dumps({REFUSED_RESULT: "a late result that could not be kept"})
-        now = edge.now_us()
-        with suppress(StepsevenError):  # the store is away: the probe or the question will tell
-            store.write_now(lambda tx: questions.late_receipt(tx, claim, text, edge.new_id("q"), now), durable=True)
-
-    running.add_done_callback(ended)
-
-
-async def settled(
-    ex: Execution, call: Call, claim: Claim, value: Any, attempt: Attempt, started_us: int, approach: str | None
+async def settled(  # noqa: PLR0913 - what is recorded of a send
+    ex: Execution,
+    call: Call,
+    claim: Claim,
+    value: Any,
+    *,
+    attempt: Attempt | None = None,
+    started_us: int,
+    approach: str | None = None,
+    why: str | None = None,
 ) -> Any:
     """Write the receipt and the record, in one commit. A result that is refused did happen all the same.
 
+    Args:
+        ex: the run.
+        call: the call it answers.
+        claim: what was done.
+        value: what came back.
+        attempt: the try that did it; ``None`` when it was found, given or done before.
+        started_us: when that began.
+        approach: how it was done.
+        why: where the value comes from, if not from the step's code.
+
     Returns:
         The value as it is on record.
+
+    Raises:
+        Unkept: a send's result is refused. It is settled; what is missing is the value.
     """
     try:
-        record, text, back = reading.made(ex, call, value, attempt, started_us, approach=approach)
-    except (NotRecordable, TooLarge, SecretFound) as refused:
-        receipt = json.dumps({REFUSED_RESULT: str(refused)})
-        await ex.write(lambda tx: effects.settle(tx, claim.claim_id, receipt, ex.now_us()), durable=True)
-        return await missing_receipt(ex, call, claim, str(refused))
+        record, text, back = reading.made(
+            ex, call, value, attempt or Attempt(), started_us, approach=approach, judged=True
+        )
+    except Exception as refused:  # noqa: BLE001 - whatever is wrong with the value, it is what came back
+        told = str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}"
+        told = free_text(told, 300)
+        await ex.store.write(lambda tx: _keep(tx, ex, claim, json.dumps({REFUSED_RESULT: told}), attempt), durable=True)
+        if attempt is not None:
+            raise Unkept from refused
+        return await missing_receipt(ex, call, claim, told)
     record.effect, record.inputs = call.step.settings.effect.value, call.digest
+    record.why = why or record.why
+    if attempt is None:
+        record.usd = None  # what it cost is in the row of the try that did it
     artifact = ex.artifact_of(text)
     record.result, record.artifact = (text, None) if artifact is None else (None, artifact.hash)
     now = record.ended_us or ex.now_us()
 
-    def unit(tx: Any) -> None:
-        effects.settle(tx, claim.claim_id, text, now)
-
     def both(tx: Any) -> None:
-        unit(tx)
+        _keep(tx, ex, claim, text, attempt)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
 
     try:
         await ex.write(both, durable=True)
-    except Superseded:
-        await ex.store.write(unit, durable=True)  # not ours any more, but it did happen
+    except Superseded:  # not ours any more, but it did happen
+        await ex.store.write(lambda tx: effects.late_receipt(tx, claim, text, ex.edge.new_id("q"), now), durable=True)
         raise
     ex.keep(record)
     ex.services.tell(ex.hold.run_id, "step", name=record.name, branch=record.branch, summary=record.summary)
     return back
+
+
+def _keep(tx: Any, ex: Execution, claim: Claim, text: str, attempt: Attempt | None) -> None:
+    """Write the receipt; if a send finds another one there, something was done twice."""
+    now = ex.now_us()
+    if effects.settle(tx, claim.claim_id, text, now):
+        return
+    if attempt is not None:
+        effects.done_twice(tx, claim.claim_id, text, ex.edge.new_id("q"), now)
+    elif not text.startswith('{"' + REFUSED_RESULT):
+        effects.fill(tx, claim.claim_id, text)
+
+
+async def settled_by_hand(ex: Execution, call: Call, claim: Claim, given: Any, by: str | None) -> Any:
+    """A person says that it happened and what came back. If that does not fit, it happened all the same."""
+    try:
+        value = call.step.typed.validate_python(given)
+    except NotRecordable as misfit:
+        told = f"what was given does not fit: {misfit}"
+        receipt = json.dumps({REFUSED_RESULT: told})
+        await ex.store.write(lambda tx: effects.settle(tx, claim.claim_id, receipt, ex.now_us()), durable=True)
+        return await missing_receipt(ex, call, claim, told)
+    why = f"given by {by or 'a person'}"
+    return await settled(ex, call, claim, value, started_us=claim.claimed_us, approach=BY_HAND, why=why)
 
 
 async def reuse(ex: Execution, call: Call, claim: Claim) -> Any:
@@ -322,96 +252,39 @@ async def reuse(ex: Execution, call: Call, claim: Claim) -> Any:
     receipt = claim.receipt if claim.receipt is not None else "null"
     if receipt.startswith('{"' + REFUSED_RESULT):
         return await missing_receipt(ex, call, claim, json.loads(receipt)[REFUSED_RESULT])
-    value = call.step.typed.decode(receipt)
-    return await settled(ex, call, claim, value, Attempt(), ex.now_us(), None)
+    try:
+        value = call.step.typed.decode(receipt)
+    except NotRecordable as misfit:  # another step under the same effect name, or other code than then
+        return await missing_receipt(ex, call, claim, str(misfit))
+    return await settled(ex, call, claim, value, started_us=ex.now_us())
 
 
 async def missing_receipt(ex: Execution, call: Call, claim: Claim, why: str) -> Any:
     """It was done, but what came back could not be kept: ask for the value, do nothing again."""
-    key = f"{claim.claim_id}/receipt"
-    rows = ex.questions.get((call.branch, QuestionKind.REQUIRED.value, key), [])
-    row = rows[-1] if rows else None
-    if row is None:
-        draft = escalate.failure(
-            asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), resource=None,
-            tried=(), alternatives=(), effect=call.step.settings.effect, nothing_changed=False, needs="receipt",
-            ask=f"It was done, but I could not keep what came back ({why}). What is the receipt?", result_type=None,
-            usd=None, seconds=None,
-        )  # fmt: skip
-        schema = call.step.typed.json_schema()
-        row = await asking.store(
-            ex, QuestionKind.REQUIRED, key, draft, branch=call.branch, step=call.step.name,
-            schema=json.dumps(schema) if schema else None,
-        )  # fmt: skip
-    row = await ex.answered(row)
-    value = call.step.typed.validate_python(json.loads(row["answer"]))
-    return await settled(ex, call, claim, value, Attempt(), ex.now_us(), "by hand")
+    while True:
+        rows = ex.questions.get((call.branch, QuestionKind.REQUIRED.value, f"{claim.claim_id}/receipt"), [])
+        row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+        if row is not None and row["status"] == "answered":
+            try:
+                value = call.step.typed.validate_python(json.loads(row["answer"]))
+                call.step.typed.roundtrip(value)
+            except NotRecordable as misfit:
+                why, row = f"what was given does not fit: {misfit}", None
+            else:
+                why = f"given by {row['answered_by'] or 'a person'}"
+                return await settled(ex, call, claim, value, started_us=ex.now_us(), approach=BY_HAND, why=why)
+        await asking.answered(ex, call, row or await _ask_for_receipt(ex, call, claim, why))
 
 
-async def receipt_by_hand(ex: Execution, call: Call, intent: Intent, given: Any, why: str) -> Any:
-    """A person did it, or knows the result: that is the receipt."""
-    value = call.step.typed.validate_python(given)
-    claim_id = ex.edge.new_id("c")
-
-    def unit(tx: Any) -> Claim:
-        return effects.claim(tx, ex.hold, intent, claim_id, ex.now_us(), proven_dead=ex.services.worker.dead_workers(tx))
-
-    claim = await ex.write(unit, durable=True)
-    value = await settled(ex, call, claim, value, Attempt(), ex.now_us(), "by hand")
-    ex.records[call.key].why = why
-    return value
-
-
-async def _unsettled(
-    ex: Execution, call: Call, claim: Claim, move: policy.Try, attempt: Attempt, started_us: int, error: BaseException,
-    *, still_running: bool,
-) -> Sent:  # fmt: skip
-    """The send ended in an exception: write down what is known, in one commit with the claim's new state."""
-    verdict = trouble.verdict_of(ex, call, error)
-    proven = verdict.proof is not Proof.NONE and not still_running
-    row = trouble.attempt_row(ex, call, verdict, attempt, started_us, move.approach, error)
-    if not proven:
-        row["outcome"] = "unknown"
-    probe = call.step.hooks.probe is not None
-    state = EffectState.REFUSED if proven and not probe and not claim.doubtful else EffectState.UNKNOWN
-    ended = None if still_running else ex.now_us()
-    await trouble.record_attempt(
-        ex, call, row, lambda tx: effects.mark(tx, claim, state, ex.now_us(), gate_until_us=ended)
+async def _ask_for_receipt(ex: Execution, call: Call, claim: Claim, why: str) -> Any:
+    draft = escalate.failure(
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), resource=None,
+        tried=(), alternatives=(), effect=call.step.settings.effect, nothing_changed=False, needs="receipt",
+        ask=f"It was done, but I could not keep what came back ({why}). What is the receipt?", result_type=None,
+        usd=None, seconds=None,
     )  # fmt: skip
-    if state is EffectState.REFUSED:
-        return Sent(done=False)
-    held = await ex.store.read(lambda tx: effects.look(tx, claim.claim_id))
-    return Sent(done=False, doubt=held or claim, proven=proven and not claim.doubtful)
-
-
-async def conflict_after_change(ex: Execution, call: Call) -> Sent | None:
-    """An earlier step gave another result than last time, and a receipt of this step stands that nobody asked for: ask."""
-    if call.branch not in ex.diverged or call.key in ex.records:
-        return None
-    old = ex.unused_like(call.key)
-    if old is None or old.effect is None:
-        return None
-    key = f"{call.step.name}/{call.key[2]}/{old.key}"
-    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, key), [])
-    row = rows[-1] if rows else None
-    if row is None:
-        first = await ex.store.read(lambda tx: doubt.arguments_of(tx, ex.hold.run_no, old))
-        receipt = json.loads(ex.result_text(old) or "null")
-        draft = escalate.conflict(
-            asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
-            now=json.loads(call.arguments()), receipt=receipt, reason="an earlier step gave another result than last time",
-        )  # fmt: skip
-        row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.step.name)
-    row = await ex.answered(row)
-    choice = choice_of(json.loads(row["answer"] or "null"))
-    if choice == "stop":
-        doubt.stopped(ex, call, row)
-        await ex.forever()
-    old.used = True
-    if choice != "same":
-        return None
-    text = ex.result_text(old) or "null"
-    value = call.step.typed.decode(text) if text != "null" else None
-    record, text = doubt.kept_first(ex, call, value, text, row["answered_by"])
-    await ex.append(record, durable=True, text=text)
-    return Sent(done=True, value=value)
+    schema = call.step.typed.json_schema()
+    return await asking.store(
+        ex, QuestionKind.REQUIRED, f"{claim.claim_id}/receipt", draft, branch=call.branch, step=call.step.name,
+        schema=json.dumps(schema) if schema else None,
+    )  # fmt: skip
