@@ -45,7 +45,7 @@ def step(
     summary: Callable[[Any], str] | None = None,
     remember: str | None = None,
 ) -> StepDecorator: ...
-def step(name: Any = None, **options: Any) -> Any:
+def step(name: Any = None, **options: Any) -> Any:  # noqa: D417 - the options stand in the overload
     """Make a function a step. Works bare (``@step``) or with options.
 
     Args:
@@ -93,10 +93,9 @@ class StepDecorator:
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> Step[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R]) -> Step[P, R]: ...
-    def __call__(self, fn: Callable[..., Any]) -> Any:
+    def __call__(self, fn: Callable[..., Any]) -> Any:  # noqa: D102 - the class says it
         options = dict(self._options)
         options.setdefault("name", fn.__name__)
         made: Step[..., Any] = Step(fn, StepOptions(**options))
         known.register(made)
         return made
-

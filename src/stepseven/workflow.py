@@ -26,7 +26,7 @@ def workflow(
     requires: Sequence[str] = (),
     to: str | None = None,
 ) -> WorkflowDecorator: ...
-def workflow(name: Any = None, **options: Any) -> Any:
+def workflow(name: Any = None, **options: Any) -> Any:  # noqa: D417 - the options stand in the overload
     """Make an ``async def f(run: Run, …)`` a workflow. Works bare (``@workflow``) or with options.
 
     Args:
@@ -58,7 +58,7 @@ class WorkflowDecorator:
                 options[name] = (value,) if isinstance(value, str) else tuple(value)
         self._options = options
 
-    def __call__(self, fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+    def __call__(self, fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:  # noqa: D102 - the class says it
         options = dict(self._options)
         options.setdefault("name", fn.__name__)
         return Workflow(fn, WorkflowOptions(**options))

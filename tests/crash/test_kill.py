@@ -27,7 +27,7 @@ def test_a_kill_at_any_place_changes_nothing(stage: Stage, where: str, side: str
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("where, side, stride", [("commit", "before", 1), ("send", "before", 5), ("answer", "after", 5)])
+@pytest.mark.parametrize("where, side, stride", [("commit", "before", 2), ("send", "before", 6), ("answer", "after", 6)])
 def test_a_power_cut_takes_nothing_that_was_acknowledged(stage: Stage, where: str, side: str, stride: int):
     """With everything gone that no commit had to wait for: every acknowledged claim, receipt, question, answer is there."""
     for kill in places(where, side, stride=stride):
@@ -39,7 +39,7 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(stage: Stage, where: st
 @pytest.mark.timeout(120)
 def test_a_second_kill_at_the_same_place_changes_nothing(stage: Stage):
     """Killed at a commit, and in the next life at the same commit again: the same end."""
-    for kill in places("commit", "before", stride=4):
+    for kill in places("commit", "before", stride=5):
         if not stage.scenario(kill, kill, hows=("resume", "run", "resume")):
             break
 

@@ -17,13 +17,24 @@ PAUSE = "MORTAL_PAUSE"  # a file: the step's code says "begun" and waits until i
 TIMEOUT_S = 11.0
 
 
+def say(line: str) -> None:
+    """Tell the test."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def wait_for(file: str) -> None:
+    """Until the test has made *file*."""
+    while not Path(file).exists():
+        time.sleep(0.001)
+
+
 @step(effect="write", key="n", timeout=TIMEOUT_S)
 async def pay(url: str, n: str) -> int:
     """The effect."""
     if PAUSE in os.environ:
-        print("begun", flush=True)
-        while not Path(os.environ[PAUSE]).exists():
-            await asyncio.sleep(0.01)
+        say("begun")
+        await asyncio.to_thread(wait_for, os.environ[PAUSE])
     async with httpx.AsyncClient(timeout=60) as client:
         headers = {"Idempotency-Key": attempt().idempotency_key}
         answer = await client.post(f"{url}/effect/pay", json=n, headers=headers)
@@ -46,11 +57,10 @@ async def mortal(run: Run, url: str) -> int:
 
 async def main(store: str, url: str, start: str) -> None:
     """Drive the run, from the moment the file *start* exists."""
-    while not Path(start).exists():
-        time.sleep(0.001)
+    await asyncio.to_thread(wait_for, start)
     async with Layer(store) as layer:
         outcome: Any = await layer.run(mortal(url=url), client="acme", run_id="r", wait=20)
-        print(outcome.status.value, outcome.value, flush=True)
+        say(f"{outcome.status.value} {outcome.value}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 import pytest
@@ -127,22 +126,21 @@ async def test_a_cancelled_claim_that_sent_nothing_is_no_doubt() -> None:
         @workflow
         async def impatient(run: Run) -> int:
             task = asyncio.ensure_future(pay("A"))
-            while not claiming:
-                await asyncio.sleep(0)
+            await claiming.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             states.extend(c["state"] for c in claims(layer))
             return await pay("A")
 
-        claiming: list[int] = []
+        claiming = asyncio.Event()
         states: list[str] = []
         async with layers() as layer:
             write = layer.store.write
 
             async def slow(unit: Any, *, durable: bool) -> Any:
                 done = await write(unit, durable=durable)
-                if claims(layer) and not claiming:
-                    claiming.append(1)
+                if claims(layer) and not claiming.is_set():
+                    claiming.set()
                     await asyncio.sleep(0.05)  # the commit's answer takes its time: the cancellation comes first
                 return done
 
@@ -185,8 +183,8 @@ async def test_a_cancelled_run_finds_out_about_its_claims_first() -> None:
     assert world.counts() == {"pay": 1}
 
 
-@pytest.mark.parametrize(("there", "state"), [(True, "done"), (False, "refused")])
-async def test_a_run_that_is_stopped_for_good_settles_by_its_probe(there: bool, state: str) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("there, state", [(True, "done"), (False, "refused")])
+async def test_a_run_that_is_stopped_for_good_settles_by_its_probe(there: bool, state: str) -> None:
     """Fatal elsewhere while a claim is in doubt: `failing` until the probe has told, then failed."""
     with outside() as world:
         world.moods = [Mood(status=500, act=there)]
@@ -285,16 +283,15 @@ async def test_without_the_code_a_person_is_asked(tmp_path: Any) -> None:
 def test_a_name_used_by_two_modules_is_nobodys() -> None:
     """Steps are found by name: the workflow's own module first; a name that two others share is not guessed."""
 
-    async def pay(n: str) -> int:
-        return 1
+    def in_module(module: str) -> Any:
+        async def pay(n: str) -> int:
+            return len(n)
 
-    made = {}
-    for module in ("one_module", "other_module"):
         pay.__module__ = module
-        made[module] = step(name="shared_name", effect="write", key="n")(type(pay)(pay.__code__, {}, "pay"))
-        made[module].fn.__module__ = module
-    assert known.find("shared_name", "one_module") is made["one_module"]
+        return step(name="shared_name", effect="write", key="n")(pay)
+
+    one, other = in_module("one_module"), in_module("other_module")
+    assert known.find("shared_name", "one_module") is one
+    assert known.find("shared_name", "other_module") is other
     assert known.find("shared_name", "third_module") is None
     assert known.find("no_such_step", "one_module") is None
-    del made["other_module"]
-    assert sys.getrefcount(made["one_module"]) > 0

@@ -1,10 +1,9 @@
-"""What names an effect, who shares its receipt, and results that cannot be kept."""
+"""What names an effect, and who shares its receipt."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, TypedDict
 
 import pydantic
@@ -13,7 +12,7 @@ import pytest
 from stepseven import KeyRequired, Run, attempt, step, workflow
 from stepseven.model import RunStatus, WaitingFor
 from tests.runs.outside import DROP, Mood
-from tests.runs.worldly import claims, kinds, layers, outside, post, the_question
+from tests.runs.worldly import claims, kinds, layers, outside, post, the_question, until
 
 
 @dataclass
@@ -29,14 +28,6 @@ class Invoice:
 
     number: str
     supplier: Party
-
-
-@dataclass
-class Booked:
-    """A result with a field that a JSON schema cannot check."""
-
-    number: str
-    due: date
 
 
 class Typed(TypedDict):
@@ -78,7 +69,7 @@ async def test_without_a_key_a_write_happens_once_per_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wire"),
+    "key, value, wire",
     [
         ("d.number, d.supplier.vat", Invoice("7", Party("DE1")), 'r/post_it/"7"/DE1'),
         ("d.number", {"number": "N7"}, "r/post_it/N7"),
@@ -122,7 +113,7 @@ def test_a_path_that_the_annotation_rules_out_is_refused_at_the_decoration(kind:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "key, value",
     [("d", None), ("d.supplier.vat", Invoice("7", Party(None))), (lambda d: None, "x"), ("d.number", {"numer": 1})],
 )
 async def test_half_a_key_is_no_key(key: Any, value: Any) -> None:
@@ -223,8 +214,7 @@ async def test_a_live_second_run_waits_and_never_looks_beside_the_first() -> Non
             first = asyncio.create_task(layer.run(one(), client="acme", run_id="first"))
             await asyncio.to_thread(world.arrived.wait, 10)
             second = asyncio.create_task(layer.run(one(), client="acme", run_id="second"))
-            while not any(d.execution and d.execution.waits for d in layer._driver.driven.values()):
-                await asyncio.sleep(0.01)
+            await until(lambda: any(d.execution and d.execution.waits for d in layer._driver.driven.values()))
             world.let_go()
             assert (await first).result() == 1
             layer.clock.advance(2)
@@ -326,127 +316,3 @@ async def test_a_fork_shares_its_roots_receipts() -> None:
             assert (await layer.resume(fork.run_id)).result() == [1, 2]
     assert len(plans) == 2
     assert world.calls == [("post_it", "root/post_it/A"), ("post_it", "root/post_it/B")]
-
-
-# -- results that cannot be kept ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("result", "why"),
-    [({1: "int keys"}, "cannot be recorded"), ({"k": "sk-ant-api03-" + "a" * 90}, "looks like"), ("x" * (17 << 20), "limit")],
-)
-async def test_a_refused_result_did_happen(result: Any, why: str) -> None:
-    """A result that cannot be kept settles the write as done; a person gives the value; nothing is sent again."""
-    with outside() as world:
-
-        @step(effect="write", key="n")
-        async def post_it(n: str) -> Any:
-            await post(world, "post_it", n, key=attempt().idempotency_key)
-            return result
-
-        @workflow
-        async def one(run: Run) -> list[Any]:
-            return [await post_it("A"), await run.map(post_it, ["A"])]
-
-        async with layers() as layer:
-            outcome = await layer.run(one(), client="acme", run_id="r")
-            question = the_question(outcome)
-            assert question.kind.value == "required"
-            assert why in question.text
-            assert [c["state"] for c in claims(layer)] == ["done"]
-            assert "sk-ant" not in str(claims(layer))
-            await layer.answer(question.id, {"number": 7}, by="ann")
-            outcome = await layer.resume("r")
-            assert outcome.result() == [{"number": 7}, [{"number": 7}]], "known from then on"
-    assert world.counts() == {"post_it": 1}
-
-
-async def test_a_receipt_that_does_not_fit_is_asked_for_again() -> None:
-    """What a person enters is checked by the step's type; what does not fit is asked for once more, nothing is done again."""
-    with outside() as world:
-        world.moods = [DROP]
-
-        @step(effect="write", key="n")
-        async def post_it(n: str) -> Booked:
-            made = await post(world, "post_it", n, key=attempt().idempotency_key)
-            return Booked(str(made["n"]), date(2026, 1, 1))
-
-        @workflow
-        async def one(run: Run) -> Booked:
-            return await post_it("A")
-
-        async with layers() as layer:
-            outcome = await layer.run(one(), client="acme", run_id="r")
-            wrong, right = {"number": "7", "due": "soon"}, {"number": "7", "due": "2026-03-14"}
-            await layer.answer(the_question(outcome).id, {"choice": "happened", "receipt": wrong}, by="ann")
-            outcome = await layer.resume("r")
-            assert kinds(outcome) == ["required"]
-            await layer.answer(the_question(outcome).id, right, by="ann")
-            assert (await layer.resume("r")).result() == Booked("7", date(2026, 3, 14))
-    assert world.counts() == {"post_it": 1}
-
-
-async def test_masked_results_are_masked_from_the_first_time_on() -> None:
-    """secrets="mask": the caller gets the masked value the first time, as on every later one; the store never has it."""
-
-    @step(effect="write", key="n", secrets="mask")
-    async def post_it(n: str) -> dict[str, str]:
-        return {"token": "sk-ant-api03-" + "a" * 90}
-
-    @workflow
-    async def one(run: Run) -> dict[str, str]:
-        first = await post_it("A")
-        await run.ask("go on?", options=["yes"])
-        assert first == await post_it("A")
-        return first
-
-    async with layers() as layer:
-        await layer.run(one(), client="acme", run_id="r")
-        await layer.answer_next("yes")
-        made = (await layer.resume("r")).result()
-        assert "sk-ant" not in str(made) + str(claims(layer))
-
-
-async def test_a_receipt_whose_artifact_is_gone_is_not_sent_for_again(tmp_path: Any) -> None:
-    """The record's large result was lost from the artifact store: the receipt has it; nothing is done again."""
-    with outside() as world:
-
-        @step(effect="write", key="n")
-        async def post_it(n: str) -> str:
-            await post(world, "post_it", n, key=attempt().idempotency_key)
-            return "x" * 100_000
-
-        @workflow
-        async def one(run: Run) -> int:
-            await post_it("A")
-            await run.ask("go on?", options=["yes"])
-            return len(await post_it("A"))
-
-        async with layers(f"sqlite:///{tmp_path}/s.db") as layer:
-            await layer.run(one(), client="acme", run_id="r")
-            for file in (tmp_path / "s.db.artifacts").rglob("*"):
-                if file.is_file():
-                    file.unlink()
-            await layer.answer_next("yes")
-            assert (await layer.resume("r")).result() == 100_000
-    assert world.counts() == {"post_it": 1}
-
-
-async def test_a_method_or_plain_function_that_returns_a_coroutine_is_awaited() -> None:
-    """A plain function that hands back a coroutine is awaited within its time, not recorded as a result."""
-    with outside() as world:
-
-        async def really(n: str) -> int:
-            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
-
-        @step(effect="write", key="n")
-        def post_it(n: str) -> int:
-            return really(n)  # type: ignore[return-value]
-
-        @workflow
-        async def one(run: Run) -> int:
-            return await post_it("A")
-
-        async with layers() as layer:
-            assert (await layer.run(one(), client="acme")).result() == 1
-    assert world.counts() == {"post_it": 1}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -13,7 +14,6 @@ from stepseven.model import Question
 from stepseven.testing import TestLayer
 from stepseven.testing import layer as make_layer
 from tests.runs.outside import Outside
-
 
 
 async def post(world: Outside, name: str, body: Any, *, key: str | None, timeout_s: float = 5.0, follow: bool = False) -> Any:
@@ -48,6 +48,14 @@ async def layers(url: str = "sqlite:///:memory:", **options: Any) -> AsyncIterat
     """A layer under a fake clock: what a run waits for in the store takes no time."""
     async with make_layer(url, **options) as layer:
         yield layer
+
+
+async def until(seen: Callable[[], Any], *, seconds: float = 10) -> Any:
+    """Wait until *seen* gives something true; what it gave."""
+    async with asyncio.timeout(seconds):
+        while not (found := seen()):
+            await asyncio.sleep(0.01)
+    return found
 
 
 def kinds(outcome: Outcome[Any]) -> list[str]:

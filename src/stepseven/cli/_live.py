@@ -26,7 +26,7 @@ class Live(AbstractContextManager["Live"]):
         self._layer = layer
         self._console = err()
         self._quiet = quiet
-        self._counts: dict[tuple[str, str], tuple[int, int]] = {}  # run, step -> done, of; of 0: no map
+        self._sizes: dict[tuple[str, str], int] = {}  # run, step -> items of its map
         self._bars: dict[tuple[str, str], TaskID] = {}
         self._progress = Progress(
             SpinnerColumn(finished_text="✓"),
@@ -57,7 +57,7 @@ class Live(AbstractContextManager["Live"]):
 
     def _told(self, run_id: str, what: str, details: dict[str, Any]) -> None:
         if what == "step":
-            self._step(run_id, str(details["name"]), str(details["branch"]), details.get("summary"))
+            self._step(run_id, details)
         elif what == "failed":
             self._line("✗", f"{details['name']}: {say.clip(details['reason'], words=30, chars=160)}", "red")
         elif what == "asked" and details["kind"] != "failure":  # the line about the failed try says it already
@@ -65,10 +65,12 @@ class Live(AbstractContextManager["Live"]):
         elif what == "progress":
             self._line("·", f"{details['name']}: {say.clip(details['text'], words=30, chars=160)}")
 
-    def _step(self, run_id: str, name: str, branch: str, summary: Any) -> None:
+    def _step(self, run_id: str, details: dict[str, Any]) -> None:
+        name, summary = str(details["name"]), details.get("summary")
         if name.startswith(("run.", "client.")):
             return
-        done, of = self._count(run_id, name, inside_map="[" in branch)
+        done = int(details["done"])
+        of = self._of(run_id, name) if "[" in str(details["branch"]) else 0
         if not of:
             short = f"  {say.clip(summary, words=14, chars=100)}" if summary else ""
             self._line("✓", f"{name}{short}", "green")
@@ -77,24 +79,15 @@ class Live(AbstractContextManager["Live"]):
         elif done >= of or done % max(1, math.ceil(of / LINES_PER_MAP)) == 0:
             self._line("✓", f"{name}  {done}/{of}", "green")
 
-    def _count(self, run_id: str, name: str, *, inside_map: bool) -> tuple[int, int]:
-        """How many are done, and of how many: read once from the checkpoint, then counted along."""
+    def _of(self, run_id: str, name: str) -> int:
+        """Of how many items: read once from the checkpoint; 0: no map."""
         key = (run_id, name)
-        if not inside_map:
-            return 0, 0
-        if key in self._counts:
-            done, of = self._counts[key]
-            self._counts[key] = (done + 1, of)
-        else:
-            self._counts[key] = self._on_record(run_id, name)
-        return self._counts[key]
-
-    def _on_record(self, run_id: str, name: str) -> tuple[int, int]:
-        row = self._layer.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
-        if row is None:
-            raise UnknownRun(run_id)
-        known = json.loads(row["document"])["artifacts"].get(name, {})
-        return int(known.get("done", 0)), int(known.get("of", 0))
+        if key not in self._sizes:
+            row = self._layer.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
+            if row is None:
+                raise UnknownRun(run_id)
+            self._sizes[key] = int(json.loads(row["document"])["artifacts"].get(name, {}).get("of", 0))
+        return self._sizes[key]
 
     # -- showing ------------------------------------------------------------------------------------------------------
 

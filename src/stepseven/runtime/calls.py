@@ -132,7 +132,7 @@ class Call(Deferred[Any]):
 
     __slots__ = ("bound", "digest", "key", "lane", "place", "run", "step", "texts")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - made in one place, once per call: a dataclass in between costs more than it says
         self,
         step: Step[Any, Any],
         here: Place,
@@ -206,9 +206,7 @@ def text_of(value: Any, name: str) -> str:
     return canonical(value, name)
 
 
-def identify(
-    step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
-) -> Call:
+def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Call:
     """Bind, encode and number a call; *run* will answer it.
 
     Raises:

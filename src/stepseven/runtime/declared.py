@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from types import CodeType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from stepseven.errors import NoRun, NotYetBuilt
 from stepseven.keys import KeyPaths
-from stepseven.model import Cost, EffectKind, Secret
+from stepseven.model import Cost, EffectKind
 from stepseven.runtime import known
 from stepseven.runtime.attempt import Attempt, loose
+from stepseven.runtime.binding import Parameters, call_bound, hints_of
 from stepseven.runtime.place import place
-from stepseven.runtime.threads import run_in_thread
 from stepseven.store.codec import Typed
 
 P = ParamSpec("P")
@@ -92,7 +89,7 @@ def honoured_us(idempotent: bool | str) -> int | None:  # noqa: FBT001
     return int(found[1]) * _UNIT_S[found[2]] * 1_000_000
 
 
-def _check(o: StepOptions) -> None:
+def _check(o: StepOptions) -> None:  # noqa: C901 - a list of independent checks
     if not _NAME.fullmatch(o.name) or o.name.startswith(_RESERVED):
         raise ValueError(f"step name {o.name!r}: use letters, digits, '_', '.', '-'; not beginning with 'run.' or 'client.'")
     for value, allowed, what in (
@@ -138,81 +135,6 @@ class Hooks:
     probe: Callable[..., Any] | None = None
 
 
-class Spread(dict[str, Any]):
-    """The arguments of a function with ``*args``, ``**kwargs`` or ``/``: by name as recorded, and as they are passed on."""
-
-    __slots__ = ("args", "kwargs")
-
-    def __init__(self, arguments: inspect.BoundArguments) -> None:
-        super().__init__(arguments.arguments)
-        self.args: tuple[Any, ...] = arguments.args
-        self.kwargs: dict[str, Any] = arguments.kwargs
-
-
-class Parameters:
-    """A function's parameters, bound fast and with defaults filled in."""
-
-    __slots__ = ("_defaults", "_known", "_names", "_positional", "_signature", "ignore", "plain")
-
-    def __init__(self, fn: Callable[..., Any], ignore: Sequence[str]) -> None:
-        self._signature = inspect.signature(fn)
-        parameters = self._signature.parameters.values()
-        self.plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
-        self._names = tuple(p.name for p in parameters)
-        self._known = frozenset(self._names)
-        self._positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        self.ignore = frozenset(ignore)
-        unknown = self.ignore - self._known
-        if unknown:
-            raise ValueError(f"ignore= names {', '.join(sorted(unknown))}, which is no parameter of {fn.__name__}()")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their names, in order."""
-        return self._names
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The call as name → value. A call that does not fit raises ``TypeError`` as Python would."""
-        if self.plain and len(args) <= len(self._positional):
-            bound = dict(zip(self._positional, args, strict=False))
-            if not kwargs and len(bound) == len(self._names):
-                return bound
-            if not (kwargs.keys() & bound.keys()) and kwargs.keys() <= self._known:
-                whole = {**self._defaults, **bound, **kwargs}
-                if len(whole) == len(self._names):
-                    return whole
-        arguments = self._signature.bind(*args, **kwargs)  # raises the right TypeError; handles *args and **kwargs
-        arguments.apply_defaults()
-        return Spread(arguments)
-
-    def recorded(self, bound: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that identify the call."""
-        if not self.ignore:
-            return bound
-        return {name: value for name, value in bound.items() if name not in self.ignore}
-
-    def check(self, fn: Callable[..., Any], what: str) -> None:
-        """Refuse another way, or a probe, that cannot be called like the step: better now than after a crash.
-
-        Raises:
-            TypeError: *fn* does not take the step's parameters.
-        """
-        if self.plain:
-            try:
-                inspect.signature(fn).bind(**dict.fromkeys(self._names))
-            except TypeError as misfit:
-                raise TypeError(f"{what} must take the step's parameters ({', '.join(self._names)}): {misfit}") from misfit
-
-
-def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved annotations; those that cannot be resolved (yet) are left out."""
-    try:
-        return get_type_hints(fn, include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        return {name: hint for name, hint in getattr(fn, "__annotations__", {}).items() if not isinstance(hint, str)}
-
-
 def source_digest(fn: Callable[..., Any]) -> str:
     """What the function's source looks like, as a short digest: tells whether somebody mended it."""
     try:
@@ -253,7 +175,7 @@ class Step(Generic[P, R]):
         return "".join(source_digest(fn) for fn in (self.fn, *(a.fn for a in self.hooks.approaches)))
 
     # ``object`` and not ``Any``: with ``Any`` mypy cannot tell the overloads of ``asyncio.gather`` apart.
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:  # noqa: D102 - the class says it
         here = place.get()
         if here is None:
             return self._outside(args, kwargs)
@@ -325,59 +247,12 @@ class BoundStep(Step[P, R]):
         self._step = step
         self._instance = instance
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:  # noqa: D102 - the class says it
         return self._step(self._instance, *args, **kwargs)
 
     def options(self, **same: Any) -> Step[P, R]:
         """The same step with other settings."""
         return BoundStep(self._step.options(**same), self._instance)
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling *fn* gives a coroutine."""
-    code = getattr(fn, "__code__", None)  # a shortcut: inspect takes five times as long
-    return (code is not None and bool(code.co_flags & inspect.CO_COROUTINE)) or inspect.iscoroutinefunction(fn)
-
-
-def passed(fn: Callable[..., Any], bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """A call's arguments as *fn* takes them, each ``Secret`` read from the environment, now that the step runs.
-
-    A parameter annotated as ``Secret`` gets it whole.
-
-    Raises:
-        MissingSecret: the environment variable is not set here.
-    """
-    args, kwargs = (bound.args, bound.kwargs) if type(bound) is Spread else ((), bound)
-    for value in bound.values():
-        if type(value) is Secret:
-            break
-    else:
-        return args, kwargs
-    whole = {name for name, hint in hints_of(fn).items() if hint is Secret}
-    names = list(bound)[: len(args)]
-    return (
-        tuple(_revealed(value, name in whole) for name, value in zip_longest(names, args)),
-        {name: _revealed(value, name in whole) for name, value in kwargs.items()},
-    )
-
-
-def _revealed(value: Any, whole: bool) -> Any:  # noqa: FBT001
-    return value.reveal() if type(value) is Secret and not whole else value
-
-
-async def call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call *fn*: a coroutine function here, any other in a thread with the same context."""
-    if is_async(fn):
-        return await fn(*args, **kwargs)
-    context = contextvars.copy_context()
-    made = await run_in_thread(functools.partial(context.run, fn, *args, **kwargs))
-    return await made if inspect.isawaitable(made) else made
-
-
-async def call_bound(fn: Callable[..., Any], bound: Mapping[str, Any]) -> Any:
-    """Call *fn* with the arguments of a recorded call."""
-    args, kwargs = passed(fn, bound)
-    return await call_plain(fn, args, kwargs)
 
 
 def normal(options: dict[str, Any]) -> dict[str, Any]:
@@ -389,12 +264,3 @@ def normal(options: dict[str, Any]) -> dict[str, Any]:
             value = options[name]
             options[name] = (value,) if isinstance(value, str) else tuple(value)
     return options
-
-
-def start_plain(fn: Callable[..., Any], bound: Mapping[str, Any]) -> asyncio.Future[Any]:
-    """Start *fn*: a coroutine function as a task (it can be cancelled), any other in a thread (it cannot)."""
-    args, kwargs = passed(fn, bound)
-    if is_async(fn):
-        return asyncio.get_running_loop().create_task(fn(*args, **kwargs))
-    context = contextvars.copy_context()
-    return run_in_thread(functools.partial(context.run, fn, *args, **kwargs))

@@ -17,7 +17,8 @@ from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
 from stepseven.runtime import asking, choices, clash, trouble, writing
 from stepseven.runtime.attempt import Attempt, loose
-from stepseven.runtime.declared import WRITE_TIMEOUT_S, call_bound, hints_of, honoured_us
+from stepseven.runtime.binding import call_bound, hints_of
+from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
 from stepseven.runtime.waits import STEP_CODE
@@ -144,7 +145,7 @@ async def as_it_stands(ex: Execution, held: Claim) -> Claim:
     return held if now is None else now
 
 
-async def _look(  # noqa: PLR0913 - what is looked for, for whom, and what is known already
+async def _look(
     ex: Execution, call: Call, intent: Intent, held: Claim, looking: _Looking, *, proven: bool
 ) -> Sent | None:
     """Ask the probe once. ``None``: it is not known yet."""
@@ -177,7 +178,7 @@ async def _look(  # noqa: PLR0913 - what is looked for, for whom, and what is kn
     return None
 
 
-async def _look_failed(  # noqa: PLR0913 - as ``_look``
+async def _look_failed(
     ex: Execution, call: Call, intent: Intent, held: Claim, error: Exception, errors: int | None
 ) -> Sent | None:
     """A look failed for the *errors*-th time; ``None``: it is proven without it, and the proof is enough."""

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import json
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class Execution:
             self.tokens += sum(row["tokens"] or 0 for row in rows)
         self.reserved = Reserved()
         self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
+        self.counts = Counter(r.name for r in self.records.values())  # records by step name
         self.done_before = len(self.records)
         set_aside(self)
         self._unused: dict[tuple[str, str], list[Record]] = {}
@@ -151,6 +153,8 @@ class Execution:
         key = (record.branch, record.name, record.key)
         if key in self.records:
             self.older.append(self.records[key])
+        else:
+            self.counts[record.name] += 1
         record.used = True
         self.records[key] = record
         self.uusd += record.usd or 0
@@ -274,7 +278,14 @@ class Execution:
             await self.write(unit, durable=durable)
         self.keep(record)
         if self.services.watchers:
-            self.services.tell(self.hold.run_id, "step", name=record.name, branch=record.branch, summary=record.summary)
+            self.tell_step(record)
+
+    def tell_step(self, record: Record) -> None:
+        """Tell whoever watches that a step is on record, and how many of its name are."""
+        done = self.counts[record.name]
+        self.services.tell(
+            self.hold.run_id, "step", name=record.name, branch=record.branch, summary=record.summary, done=done
+        )
 
     async def write(self, unit: Callable[[Tx], Any], *, durable: bool) -> Any:
         """One transaction on this run. It is finished even if the caller is cancelled meanwhile.

@@ -28,7 +28,6 @@ T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - an item
 
 
-
 class Run:
     """The run, from inside its workflow.
 
@@ -156,12 +155,12 @@ class Run:
 
     # -- people -----------------------------------------------------------------------------------------------------------
 
-    def ask(
+    def ask(  # noqa: PLR0913 - the signature is the contract
         self,
         text: str,
         *,
         options: Sequence[str | Option] | None = None,
-        type: Any = str,  # noqa: A002 - the public word
+        type: Any = str,
         key: str | None = None,
         about: Any = UNSET,
         to: str | None = None,
@@ -202,7 +201,7 @@ class Run:
 
         return self._awaited("run.ask()", make)
 
-    async def approve(self, text: str, *, about: Any, key: str | None = None, to: str | None = None) -> Any:
+    async def approve(self, text: str, *, about: Any, key: str | None = None, to: str | None = None) -> Any:  # noqa: ARG002
         """Let a person approve *about* before it is used. Comes with a later release."""
         raise NotYetBuilt("run.approve()")
 
@@ -250,7 +249,7 @@ class Run:
         ex.mark_used(record)
         return from_canonical(record.result or "null")
 
-    def start(self, child: Any, *, key: str | None = None) -> Any:
+    def start(self, child: Any, *, key: str | None = None) -> Any:  # noqa: ARG002 - the names are taken now
         """Start another workflow as a child of this run. Comes with a later release."""
         raise NotYetBuilt("run.start()")
 
@@ -318,9 +317,7 @@ class RunClient:
         pinned = json.loads(run._pin("", "client.get", key, lambda: pin_text(asking.known(ex, key))))  # noqa: SLF001
         return default if pinned is None else pinned["value"]
 
-    def set(
-        self, key: str, value: Any, *, source: str | None = None, by: str | None = None, valid: str | None = None
-    ) -> None:
+    def set(self, key: str, value: Any, *, source: str | None = None, by: str | None = None, valid: str | None = None) -> None:
         """Keep a fact about the client. A record of the run: a resume does not set it again."""
         run, ex = self._run, self._run._ex  # noqa: SLF001 - part of the handle
         here = run._here()  # noqa: SLF001

@@ -49,7 +49,7 @@ class Place:
         execution.tick += 1
         mine = self.counts.get(base)
         if mine is None:
-            before = self._inherited(base) if self.parent is not None else 0
+            before = self.inherited(base) if self.parent is not None else 0
             self.counts[base] = execution.tick << _COUNT_BITS | (before + 1)
             return before + 1
         return self._raise(base, mine, (mine if isinstance(mine, int) else mine[-1]) & _COUNT_MASK)
@@ -62,7 +62,7 @@ class Place:
             mine.append(entry)
         return before + 1
 
-    def _inherited(self, base: str) -> int:
+    def inherited(self, base: str) -> int:
         """The creator's count when this task was created."""
         born, place = self.born, self.parent
         while place is not None:
@@ -83,7 +83,7 @@ class Place:
         for base, mine in self.counts.items():
             count = (mine if isinstance(mine, int) else mine[-1]) & _COUNT_MASK
             theirs = parent.counts.get(base)
-            now = parent._inherited(base) if theirs is None else (theirs if isinstance(theirs, int) else theirs[-1]) & _COUNT_MASK
+            now = parent.inherited(base) if theirs is None else (theirs if isinstance(theirs, int) else theirs[-1]) & _COUNT_MASK
             if count > now:
                 entry = self.execution.tick << _COUNT_BITS | count
                 if theirs is None:
@@ -101,7 +101,7 @@ class TaskFactory:
     def __init__(self, before: Any) -> None:
         self.before = before  # the loop's earlier factory
 
-    def __call__(
+    def __call__(  # noqa: D102 - the class says it
         self,
         loop: asyncio.AbstractEventLoop,
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],

@@ -12,7 +12,8 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from stepseven.errors import NotRecordable
 from stepseven.model import Limits
-from stepseven.runtime.declared import hints_of, source_digest
+from stepseven.runtime.binding import hints_of
+from stepseven.runtime.declared import source_digest
 from stepseven.store.codec import Typed, canonical
 
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class Workflow(Generic[P, R]):
         self._signature = inspect.signature(fn)
         names = list(self._signature.parameters)
         if not names:
-            raise TypeError(f"workflow {options.name!r} needs the run as its first parameter: async def {fn.__name__}(run: Run, …)")
+            raise TypeError(f"workflow {options.name!r} needs the run as its first parameter: async def f(run: Run, …)")
         for parameter in list(self._signature.parameters.values())[1:]:
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
                 raise TypeError(f"workflow {options.name!r}: {parameter}: inputs are stored by name, so each needs one")
@@ -79,7 +80,7 @@ class Workflow(Generic[P, R]):
         except (OSError, TypeError):
             return source_digest(self.fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowCall[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowCall[R]:  # noqa: D102 - the class says it
         bound = self._signature.bind(None, *args, **kwargs)  # None stands for the run
         given = dict(list(bound.arguments.items())[1:])
         for name, parameter in self._signature.parameters.items():

@@ -12,10 +12,11 @@ from stepseven.errors import NotRecordable, StepFailed
 from stepseven.model import EffectKind
 from stepseven.runtime import asking, ceilings, trouble
 from stepseven.runtime.attempt import Attempt
+from stepseven.runtime.binding import call_bound, is_async, passed
 from stepseven.runtime.calls import Call, changed_argument
-from stepseven.runtime.declared import call_bound, is_async, passed
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.waits import STEP_CODE, Flight
+from stepseven.store.artifacts import content_hash
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions.state import Record
 
@@ -171,7 +172,8 @@ def renamed(ex: Execution, call: Call) -> Record | None:
 def invalidate(ex: Execution, record: Record) -> None:
     """The nth model turn was asked something else: it and everything read later in its branch no longer answers."""
     for other in list(ex.records.values()):
-        if other.branch == record.branch and other.id >= record.id and other.effect is None and not other.name.startswith(_PINNED):
+        later = other.branch == record.branch and other.id >= record.id
+        if later and other.effect is None and not other.name.startswith(_PINNED):
             drop(ex, other)
 
 
@@ -237,7 +239,7 @@ def made(  # noqa: PLR0913 - a record has that many sides
         UnusableResult, NotRecordable, TooLarge, SecretFound: the result is refused.
     """
     step, o = call.step, call.step.settings
-    if not judged:
+    if o.check is not None and not judged:
         checked(call, value)
     text, back = step.typed.roundtrip(value)
     kept = guard(text, f"{step.name}()", secrets=o.secrets)
@@ -249,7 +251,8 @@ def made(  # noqa: PLR0913 - a record has that many sides
         id=ex.next_id(), branch=call.branch, name=step.name, key=call.key[2], generation=ex.generation(call.key), state="done",
         effect=None if o.effect is EffectKind.READ else o.effect.value,
         inputs=None if call.key[2].startswith(call.digest) else call.digest, args=call.args(),
-        summary=summary_of(call, back), approach=approach, why=why_again(ex, call, kept), usd=uusd, tokens=attempt.tokens,
+        summary=None if o.summary is None else summary_of(call, back), approach=approach,
+        why=why_again(ex, call, kept) if ex.resumed else None, usd=uusd, tokens=attempt.tokens,
         started_us=started_us, ended_us=ex.now_us(),
     )  # fmt: skip
     return record, kept, back
@@ -268,21 +271,18 @@ def summary_of(call: Call, value: Any) -> str | None:
 
 def why_again(ex: Execution, call: Call, text: str) -> str | None:
     """Why a step runs although a record of it stands from an earlier execution; notes when its result differs."""
-    if not ex.resumed:
-        return None
-    if call.key in ex.stale:
-        ex.diverged.add(call.branch)
+    stale = call.key in ex.stale
+    if stale:
         old = next((r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key), None)
-        why = changed_argument(old, call) if old is not None else None
-        return f"ran again: {why}" if why is not None else "ran again: its result was no longer valid"
-    old = ex.unused_like(call.key)
+    else:
+        old = ex.unused_like(call.key)
     if old is None or old.effect is not None:
-        return None
+        return "ran again: its result was no longer valid" if stale else None
     old.used = True
-    if old.result != text:
+    if (old.result != text) if old.artifact is None else (old.artifact != content_hash(text)):
         ex.diverged.add(call.branch)
     why = changed_argument(old, call)
-    return f"ran again: {why}" if why is not None else None
+    return f"ran again: {why}" if why is not None else "ran again: its result was no longer valid" if stale else None
 
 
 STEP_CODE.add(run_once.__code__)

@@ -21,7 +21,8 @@ from stepseven.errors import AlreadyDone, Retryable, StepsevenError, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, WaitingFor
 from stepseven.runtime import asking, ceilings, clash, doubt, reading, trouble, writing
-from stepseven.runtime.declared import WRITE_TIMEOUT_S, is_async, start_plain
+from stepseven.runtime.binding import is_async, start_plain
+from stepseven.runtime.declared import WRITE_TIMEOUT_S
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.services import SHORT_WAIT_US, gate
 from stepseven.runtime.waits import DurableWait
@@ -143,7 +144,7 @@ async def _uninterrupted(ex: Execution, work: Callable[[Caller], Coroutine[Any, 
     return task.result()
 
 
-async def _claim_then_send(  # noqa: PLR0913 - as its caller, and whether that still waits
+async def _claim_then_send(
     ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None, caller: Caller
 ) -> Sent | Claim:
     claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)

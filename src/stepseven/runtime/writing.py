@@ -194,7 +194,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         record, text, back = reading.made(
             ex, call, value, attempt or Attempt(), started_us, approach=approach, judged=True
         )
-    except Exception as refused:  # noqa: BLE001 - whatever is wrong with the value, it is what came back
+    except Exception as refused:  # whatever is wrong with the value, it is what came back
         told = str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}"
         told = free_text(told, 300)
         await ex.store.write(lambda tx: _keep(tx, ex, claim, json.dumps({REFUSED_RESULT: told}), attempt), durable=True)
@@ -219,7 +219,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         await ex.store.write(lambda tx: effects.late_receipt(tx, claim, text, ex.edge.new_id("q"), now), durable=True)
         raise
     ex.keep(record)
-    ex.services.tell(ex.hold.run_id, "step", name=record.name, branch=record.branch, summary=record.summary)
+    ex.tell_step(record)
     return back
 
 
