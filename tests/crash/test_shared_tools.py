@@ -49,8 +49,8 @@ def crash_points(folder: Path, mode: str, *how: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     "mode, how, stride",
     [
-        ("before", WRITES, 180), ("after", WRITES, 170), ("torn", WRITES, 160), ("powerloss", WRITES, 110),
-        ("before", SENDS, 15), ("after", SENDS, 11),
+        ("before", WRITES, 180), ("after", WRITES, 170), ("torn", WRITES, 160), ("powerloss", WRITES, 130),
+        ("before", SENDS, 17), ("after", SENDS, 12),
     ],
     ids=["write-before", "write-after", "write-torn", "write-powerloss", "send-before", "send-after"],
 )  # fmt: skip
