@@ -153,7 +153,7 @@ async def _store(ex: Execution, here: Place, key: str, q: Inquiry, about: str | 
         from stepseven.runtime import trouble
 
         await trouble.withdraw(ex, (earlier[-1]["id"],))
-    facts = {} if q.about is UNSET else {"about": json.loads(canonical(q.about, "about"))}
+    facts = {} if q.about is UNSET else {"about": json.loads(guard(canonical(q.about, "about"), "about", secrets="refuse"))}
     context = context_of(asking.situation(ex), facts=facts)
     shown = free_text(q.text)
     context["headline"], context["more"] = shown.split("\n", 1)[0], ""
@@ -165,6 +165,7 @@ async def _store(ex: Execution, here: Place, key: str, q: Inquiry, about: str | 
         context["more"] = clip(f"The earlier answer, {said} by {before['by']}, {told}.", words=40, chars=300)
         shown = f"{shown}\n{context['more']}"
     choices = tuple(o if isinstance(o, Option) else Option(id=o, label=o) for o in q.options or ())
+    guard(canonical(choices, "options"), "options", secrets="refuse")  # not masked: the choice is the answer the code gets
     schema = None if choices else Typed(q.type, where="answer").json_schema()
     default = None if q.default is UNSET else guard(canonical(q.default, "default"), "default", secrets="refuse")
     valid_us = honoured_us(q.valid) if q.valid else None
