@@ -19,7 +19,7 @@ demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 	$(BIN)/stepseven demo
 
 test: $(VENV)/.dev ## every test but the soak tests
-	$(BIN)/python -m pytest -q -m "not soak"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not soak"
 
 check: lint types doctest wheel ## style, types, documentation, and the wheel as a user gets it
 

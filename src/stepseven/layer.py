@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepseven.errors import NotRecordable, NotYetBuilt, StoreUnavailable, UnknownRun, UnknownWorkflow
 from stepseven.model import (
@@ -141,6 +141,7 @@ class Layer:
             client: whom it is for.
             run_id: its id; default: made from client and date.
             goal: what it is for, in words.
+            **inputs: the workflow's inputs, when *call* is the workflow itself.
             wait: seconds to wait for people and long timers, too. Timers, circuits and effects up to 30 s always are.
 
         Returns:
@@ -396,7 +397,7 @@ class Layer:
 
     def worker(self, *modules: Any, concurrency: int = 8) -> Any:
         """A worker that takes any run. Comes with a later release."""
-        raise NotYetBuilt(f"layer.worker(concurrency={concurrency})")
+        raise NotYetBuilt(f"layer.worker({', '.join(map(str, modules))}, concurrency={concurrency})")
 
     async def review(self, *, days: int = 7) -> Any:
         """Failed and escalated runs as a set. Comes with a later release."""
@@ -412,7 +413,7 @@ class Layer:
 
     # -- closing --------------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Layer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

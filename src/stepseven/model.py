@@ -265,6 +265,6 @@ class Outcome(Generic[R]):
 class Page(list[R]):
     """A list with ``next``: the cursor of the following page, or ``None``."""
 
-    def __init__(self, items: Sequence[R] = (), next: str | None = None) -> None:  # noqa: A002 - the public word
+    def __init__(self, items: Sequence[R] = (), next: str | None = None) -> None:
         super().__init__(items)
         self.next = next

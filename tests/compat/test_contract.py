@@ -21,9 +21,9 @@ from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.declared import Step
 from stepseven.store.sqlite import SqliteStore
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "design-api.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "ARCHITECTURE.md").read_text("utf-8")
 API = PAGE.partition("```python\n")[2].partition("```")[0]
-TABLES = PAGE.partition("## The tables")[2].partition("## The questions")[0]
+TABLES = PAGE.partition("### Tables")[2].partition("### Questions")[0]
 
 #: Of the contract, and not built yet: calling it says so. The list only gets shorter.
 LATER = {"Layer.plan", "Layer.client", "Layer.worker", "Layer.review", "Layer.board", "Layer.prune"}
@@ -276,7 +276,7 @@ def test_enum_has_the_pages_values(enum: type[StrEnum], row: str, column: str) -
 
 def test_question_kinds_and_status() -> None:
     """The kinds of questions and their status are the page's."""
-    part = PAGE.partition("## The questions")[2]
+    part = PAGE.partition("### Questions")[2]
     lines = re.findall(r"^\| (`.*)\|$", part, re.MULTILINE)
     kinds = [k for line in lines for k in re.findall(r"(?:^|· )`(\w+)`(?=\s*[|:(])", line)]
     assert set(kinds) == {kind.value for kind in model.QuestionKind}

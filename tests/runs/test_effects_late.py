@@ -97,7 +97,7 @@ async def test_a_late_receipt_after_somebody_acted_is_a_loud_conflict() -> None:
             assert (await layer.resume("r")).result() == 2
             world.let_go()
             async with asyncio.timeout(10):
-                while not (asked := await layer.questions()):  # noqa: ASYNC110 - the late thread asks it
+                while not (asked := await layer.questions()):
                     await asyncio.sleep(0.01)
             assert [(q.kind.value, q.step) for q in asked] == [("conflict", "pay")]
             assert "done twice: 2 and 1" in asked[0].text

@@ -105,9 +105,7 @@ async def test_429_is_put_off_and_no_failure() -> None:
     assert world.counts() == {"pay": 1}
 
 
-@pytest.mark.parametrize(
-    "error, asked", [(Retryable("busy"), []), (Fixable("no rights"), ["failure"]), (Fatal("gone"), [])]
-)
+@pytest.mark.parametrize("error, asked", [(Retryable("busy"), []), (Fixable("no rights"), ["failure"]), (Fatal("gone"), [])])
 async def test_raised_by_hand_means_not_done(error: Exception, asked: list[str]) -> None:
     """Retryable, Fixable and Fatal raised by the author say that it was not done, whatever was called before."""
     with outside() as world:
@@ -126,9 +124,10 @@ async def test_raised_by_hand_means_not_done(error: Exception, asked: list[str])
         async with layers() as layer:
             outcome = await layer.run(one(), client="acme")
             assert kinds(outcome) == asked
-            assert outcome.status is {0: RunStatus.DONE, 1: RunStatus.WAITING, 2: RunStatus.FAILED}[
-                [Retryable, Fixable, Fatal].index(type(error))
-            ]
+            assert (
+                outcome.status
+                is {0: RunStatus.DONE, 1: RunStatus.WAITING, 2: RunStatus.FAILED}[[Retryable, Fixable, Fatal].index(type(error))]
+            )
             assert "unknown" not in [c["state"] for c in claims(layer)]
 
 

@@ -482,7 +482,7 @@ async def test_an_answer_to_a_loaded_run_wakes_it(place: Place):
     url = place.url
     async with Layer(url) as layer:
         running = asyncio.ensure_future(layer.run(workflow(name="loaded_ask")(body)(), client="acme", run_id="r1"))
-        while not (questions := await layer.questions()):  # noqa: ASYNC110 - the store is what is watched
+        while not (questions := await layer.questions()):
             await asyncio.sleep(0.01)
         code = f"""
             import asyncio
@@ -495,7 +495,7 @@ async def test_an_answer_to_a_loaded_run_wakes_it(place: Place):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code))
         assert await process.wait() == 0
         answered = time.monotonic()
-        while not got:  # noqa: ASYNC110 - until it is observed
+        while not got:
             await asyncio.sleep(0.01)
         assert time.monotonic() - answered < 1.5
         release.set()
@@ -507,7 +507,7 @@ async def test_an_answer_wakes_whoever_waits_for_the_parked_run(place: Place):
     url = place.url
     async with Layer(url) as layer:
         running = asyncio.ensure_future(layer.run(asks()(), client="acme", run_id="r1", wait=30))
-        while not (questions := await layer.questions()):  # noqa: ASYNC110 - the store is what is watched
+        while not (questions := await layer.questions()):
             await asyncio.sleep(0.01)
         code = f"""
             import asyncio
@@ -517,7 +517,7 @@ async def test_an_answer_wakes_whoever_waits_for_the_parked_run(place: Place):
                     await layer.answer({questions[0].id!r}, "from outside", by="bob")
             asyncio.run(main())
         """
-        while (await layer.runs())[0].status != "waiting":  # noqa: ASYNC110 - the store is what is watched
+        while (await layer.runs())[0].status != "waiting":
             await asyncio.sleep(0.01)
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code))
         assert await process.wait() == 0

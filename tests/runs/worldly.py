@@ -53,7 +53,7 @@ async def layers(url: str = "sqlite:///:memory:", **options: Any) -> AsyncIterat
 async def until(seen: Callable[[], Any], *, seconds: float = 10) -> Any:
     """Wait until *seen* gives something true; what it gave."""
     async with asyncio.timeout(seconds):
-        while not (found := seen()):  # noqa: ASYNC110 - what it waits for happens in threads and in the store
+        while not (found := seen()):
             await asyncio.sleep(0.01)
     return found
 

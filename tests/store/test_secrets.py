@@ -1,4 +1,4 @@
-# ruff: noqa: D103, ASYNC240, TRY301 - steps are named for what they leak; files are looked at when the run is over
+# ruff: noqa: D103, TRY301 - steps are named for what they leak; files are looked at when the run is over
 """A credential that gets into a run by any way is on the disk in none: not in the file, its log, or its artifacts (X01, X04)."""
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from stepseven.errors import (
     Conflict,
     Fatal,
     Fixable,
+    MissingSecret,
     NotRecordable,
     NotYet,
     Retryable,
@@ -35,7 +36,6 @@ from stepseven.errors import (
     Superseded,
     TooLarge,
 )
-from stepseven.errors import MissingSecret
 
 NOW_US = 1_773_500_000_000_000
 REFUSED = {400, 401, 402, 403, 404, 405, 410, 413, 415, 422, 429}

@@ -58,6 +58,8 @@ class Live(AbstractContextManager["Live"]):
     def _told(self, run_id: str, what: str, details: dict[str, Any]) -> None:
         if what == "step":
             self._step(run_id, details)
+        elif what == "skipped":
+            self._line("–", f"{details['name']}: skipped")
         elif what == "failed":
             self._line("✗", f"{details['name']}: {say.clip(details['reason'], words=30, chars=160)}", "red")
         elif what == "asked" and details["kind"] != "failure":  # the line about the failed try says it already

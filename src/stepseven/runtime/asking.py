@@ -269,7 +269,7 @@ async def wait_for_fact(ex: Execution, who: str, name: str) -> None:
 async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
     """The workflow's own code raised: write it down and ask."""
     from stepseven.decide.classify import classify
-    from stepseven.runtime.execution import failure_text
+    from stepseven.runtime.memory import failure_text
     from stepseven.transitions import steps
 
     verdict = classify(error, now_us=ex.now_us(), overrides=ex.services.classify)

@@ -34,7 +34,7 @@ class Attempt:
 
     __slots__ = ("_gate", "_key", "_on_progress", "approach", "failures", "given", "looked", "narrow", "number", "tokens", "uusd")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one attribute each; made in one place only
         self,
         *,
         number: int = 1,

@@ -179,7 +179,7 @@ async def _stopped(ex: Execution, what: str) -> None:
     rows = ex.questions.get(("", QuestionKind.LIMIT.value, what), [])
     if not rows or rows[-1]["status"] != "answered" or choice_of(json.loads(rows[-1]["answer"])) != "stop":
         return
-    from stepseven.runtime.execution import Stop
+    from stepseven.runtime.memory import Stop
 
     ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {rows[-1]['answered_by']} at a limit", None, FailureKind.FIXABLE))
     await ex.forever()
@@ -198,7 +198,7 @@ async def _given_back(ex: Execution) -> None:
 
 
 async def _ask(ex: Execution, call: Call, what: str, needs: float, so_far: float) -> Row:
-    from stepseven.runtime.execution import Flight
+    from stepseven.runtime.waits import Flight
 
     flight = ex.flights[("limit", what)] = Flight()  # one question per run and limit: all branches wait for it
     try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stepseven.decide import policy
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
     from stepseven.store.base import Row
 
 BY_HAND = "by hand"
@@ -28,7 +29,7 @@ _BAD_INPUT = frozenset({400, 422})
 
 async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]:
     """Do what a person chose: (is the step finished?, its value)."""
-    from stepseven.runtime.execution import Stop
+    from stepseven.runtime.memory import Stop
 
     if move.choice == "stop":
         ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {move.by or 'a person'}", call.step.name, FailureKind.FIXABLE))
@@ -103,7 +104,7 @@ async def give_up(ex: Execution, call: Call, reason: str, kind: str) -> StepFail
 
 async def fatal(ex: Execution, call: Call, reason: str) -> None:
     """Nothing helps: the item of a map fails, or the run ends."""
-    from stepseven.runtime.execution import Stop
+    from stepseven.runtime.memory import Stop
 
     if call.step.settings.on_failure == "raise" or call.place.item is not None:
         raise await give_up(ex, call, reason, FailureKind.FATAL.value)
@@ -123,7 +124,7 @@ def wanted_again(questions: dict[tuple[str, str, str], list[Row]]) -> Iterator[t
                 yield branch, choice.removeprefix("rerun:"), row["asked_seq"]
 
 
-def set_aside(ex: Execution) -> None:
+def set_aside(ex: RunMemory) -> None:
     """Records older than a person's wish to make them anew answer no more. Decided from what is on record only."""
     for branch, name, asked_seq in wanted_again(ex.questions):
         for key in [k for k, r in ex.records.items() if older(r, branch, name, asked_seq)]:

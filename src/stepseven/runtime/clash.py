@@ -85,9 +85,7 @@ async def found_other(ex: Execution, call: Call, held: Claim, found: Any) -> sen
     return sending.Sent()
 
 
-async def _asked(
-    ex: Execution, call: Call, held: Claim, first: dict[str, Any] | None, receipt: Any, reason: str
-) -> Row | None:
+async def _asked(ex: Execution, call: Call, held: Claim, first: dict[str, Any] | None, receipt: Any, reason: str) -> Row | None:
     """The answered question; ``None`` if it was taken back. "stop" does not return."""
     rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, _key(call, held)), [])
     row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None

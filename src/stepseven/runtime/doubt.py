@@ -145,9 +145,7 @@ async def as_it_stands(ex: Execution, held: Claim) -> Claim:
     return held if now is None else now
 
 
-async def _look(
-    ex: Execution, call: Call, intent: Intent, held: Claim, looking: _Looking, *, proven: bool
-) -> Sent | None:
+async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking: _Looking, *, proven: bool) -> Sent | None:
     """Ask the probe once. ``None``: it is not known yet."""
     started_us = ex.now_us()
     safe_us = held.gate_until_us + round(call.step.settings.settle * 1e6)
@@ -386,6 +384,6 @@ async def _by_person(ex: Execution, call: Call, intent: Intent, held: Claim, row
 
 def stopped(ex: Execution, call: Call, row: Row) -> None:
     """A person said stop."""
-    from stepseven.runtime.execution import Stop  # noqa: PLC0415 - it imports this module
+    from stepseven.runtime.memory import Stop
 
     ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", call.step.name, FailureKind.FIXABLE))

@@ -8,7 +8,8 @@ from typing import Any
 
 from stepseven.errors import UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
-from stepseven.runtime.execution import Execution, Over, Stop
+from stepseven.runtime.lifecycle import Lifecycle
+from stepseven.runtime.memory import Over, Stop
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import SHORT_WAIT_US, Services, stray
 from stepseven.runtime.waits import Standing, foreign_place, standing
@@ -27,7 +28,7 @@ class Driven:
 
     task: asyncio.Task[Row]
     loop: asyncio.AbstractEventLoop
-    execution: Execution | None = None
+    execution: Lifecycle | None = None
 
 
 class Driver:
@@ -109,7 +110,7 @@ class Driver:
         """Wait for a driven run. Running it and waiting for it are separate tasks: who stops waiting does not stop it."""
         if driven.loop is asyncio.get_running_loop():
             return await asyncio.shield(driven.task)
-        while not driven.task.done():  # another thread's loop drives it
+        while not driven.task.done():  # noqa: ASYNC110 - another thread's loop drives it
             await asyncio.sleep(POLL_S)
         return await self._row(run_id)
 
@@ -151,7 +152,7 @@ class Driver:
     async def _execute(self, workflow: Workflow[Any, Any], taken: Taken, loaded: Loaded, *, recovery: bool) -> Over:
         hold = taken.hold
         assert hold is not None  # noqa: S101 - the caller looked
-        execution = Execution(self.services, workflow, hold, loaded, recovery=recovery)
+        execution = Lifecycle(self.services, workflow, hold, loaded, recovery=recovery)
         driven = self.driven.get(hold.run_id)
         if driven is not None:
             driven.execution = execution
@@ -194,10 +195,10 @@ class Driver:
         status = row["status"]
         while row["status"] == status != "queued":
             left = None if give_up is None else give_up - edge.monotonic()
-            if status == "waiting" and row["waiting_for"] != WaitingFor.PERSON and row["wake_us"] is not None:
-                if row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
-                    await edge.sleep_until(row["wake_us"])
-                    return True
+            timer = status == "waiting" and row["waiting_for"] != WaitingFor.PERSON and row["wake_us"] is not None
+            if timer and row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
+                await edge.sleep_until(row["wake_us"])
+                return True
             if left is None or left <= 0:
                 return False
             await edge.sleep_until(edge.now_us() + round(min(POLL_S, left) * 1e6))
@@ -256,7 +257,7 @@ class Driver:
 
 
 def last_us(loaded: Loaded) -> int:
-    """When the run last did something: it was put away then. (An answer changes ``updated_us``, too.)"""
+    """When the run last did something: it was put away then (an answer changes ``updated_us``, too)."""
     did = [r.ended_us or r.started_us for r in loaded.records.values()]
     did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]
     did += [row["created_us"] for rows in loaded.questions.values() for row in rows]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 import json
+from collections.abc import Container
 from datetime import UTC, datetime
 
 from stepseven.model import RunStatus
@@ -40,7 +40,9 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
             f"Run {run_id} waits until {_time(run['wake_us'])} ({run['reason']}); then `stepseven resume {run_id}` or a worker "
             f"goes on{_next(run)}."
         )
-    return f"Run {run_id} is {status.value}: {run['reason'] or 'nothing is known about why'}; `stepseven resume {run_id}` goes on."
+    return (
+        f"Run {run_id} is {status.value}: {run['reason'] or 'nothing is known about why'}; `stepseven resume {run_id}` goes on."
+    )
 
 
 def _ended(run: Row, status: RunStatus) -> str:

@@ -29,7 +29,8 @@ from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.execution import Execution, Stop
+    from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import Stop
     from stepseven.store.base import Row
 
 SAME_IN_A_ROW = 2  # DESIGN §6: so many failures of one signature in a row pause a map
@@ -363,7 +364,7 @@ class MapRun:
 
 
 def _stop(row: Row) -> Stop:
-    from stepseven.runtime.execution import Stop
+    from stepseven.runtime.memory import Stop
 
     return Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by'] or 'a person'}", row["step"], FailureKind.FIXABLE)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
 
 _MISSING = object()
 _PINNED = ("run.", "client.")  # what these hold was not read from the conversation
@@ -126,7 +127,7 @@ def recorded(ex: Execution, call: Call) -> Any:
     return value_of(ex, call, record)
 
 
-def drop(ex: Execution, record: Record) -> None:
+def drop(ex: RunMemory, record: Record) -> None:
     """A record no longer answers; the next one of its key is a new generation."""
     key = (record.branch, record.name, record.key)
     if ex.records.get(key) is record:

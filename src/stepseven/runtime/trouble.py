@@ -214,7 +214,7 @@ def attempt_row(  # noqa: PLR0913, PLR0917 - what is known of a try
     error: BaseException,
 ) -> dict[str, Any]:
     """A failed or deferred try as a row."""
-    from stepseven.runtime.execution import failure_text
+    from stepseven.runtime.memory import failure_text
 
     o = call.step.settings
     put_off = verdict.handling is Handling.DEFERRAL

@@ -191,9 +191,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         Unkept: a send's result is refused. It is settled; what is missing is the value.
     """
     try:
-        record, text, back = reading.made(
-            ex, call, value, attempt or Attempt(), started_us, approach=approach, judged=True
-        )
+        record, text, back = reading.made(ex, call, value, attempt or Attempt(), started_us, approach=approach, judged=True)
     except Exception as refused:  # whatever is wrong with the value, it is what came back
         told = str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}"
         told = free_text(told, 300)

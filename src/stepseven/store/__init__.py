@@ -1,0 +1,1 @@
+"""Keeps: SQL, the database, values as text, credentials out."""

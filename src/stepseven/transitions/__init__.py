@@ -1,0 +1,1 @@
+"""Load, decide, write: one transaction each. The only code that changes state."""

@@ -49,5 +49,7 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
         if row["id"] < cut:
             record = Record(**{**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK)})
             tx.run(*record.insert(tx.sql, (new["no"], taken["fence"], "fork")))
-    tx.run(tx.sql.copy_questions, {"from_no": run["no"], "run_no": new["no"], "asked_seq": cut & SEQ_MASK, "suffix": f"_{new['no']}"})
+    tx.run(
+        tx.sql.copy_questions, {"from_no": run["no"], "run_no": new["no"], "asked_seq": cut & SEQ_MASK, "suffix": f"_{new['no']}"}
+    )
     tx.run(tx.sql.release_run, {**hold, "reason": f"forked from {run_id} at {from_step}", "executing_us": 0, "now": now_us})

@@ -12,6 +12,7 @@ from stepseven.store.base import Row, Tx
 from stepseven.transitions.state import Hold, steps_range
 
 LEASE_US = 10_000_000  # DESIGN §12: a worker that was silent this long may be taken over
+SHOWN = 120  # characters of an input that an error message shows
 POISON_AFTER = 3  # DESIGN §6: executions in a row that broke off without a new record
 
 
@@ -66,7 +67,7 @@ def admit(tx: Tx, a: Admission, now_us: int) -> Row:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 120 else text[:117] + "…"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def known(tx: Tx, run_id: str) -> Row:

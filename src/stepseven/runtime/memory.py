@@ -1,0 +1,218 @@
+"""What an execution knows of its run, and the words for how one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from weakref import WeakSet
+
+from stepseven.errors import StoreUnavailable, Superseded
+from stepseven.model import FailureKind, Limits, RunStatus
+from stepseven.runtime import outline
+from stepseven.runtime.ceilings import Reserved
+from stepseven.runtime.choices import set_aside
+from stepseven.runtime.procedure import Workflow
+from stepseven.runtime.services import Services
+from stepseven.runtime.waits import DurableWait, Flight
+from stepseven.store.artifacts import content_hash
+from stepseven.store.base import Row
+from stepseven.store.codec import fallback, free_text
+from stepseven.store.statements import SEQ_BITS
+from stepseven.transitions.state import Hold, Loaded, Record, RecordKey
+
+
+class Over(StrEnum):
+    """How an execution ended."""
+
+    ENDED = "ended"  # the run is done, failed or cancelled
+    PARKED = "parked"  # it waits, in the store only
+    AGAIN = "again"  # what it was about to wait for happened: load it again
+    LOST = "lost"  # another worker has it
+    RELEASED = "released"  # given back: any worker may go on
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the run is to end without its body's consent."""
+
+    status: RunStatus
+    reason: str
+    step: str | None = None
+    kind: FailureKind = FailureKind.FATAL
+
+
+class RunMemory:
+    """What an execution knows of its run: the rows as loaded and as written since. No I/O but for large results."""
+
+    def __init__(  # noqa: PLR0915 - the whole state of a run in memory, in one place
+        self, services: Services, workflow: Workflow[Any, Any], hold: Hold, loaded: Loaded, *, recovery: bool
+    ) -> None:
+        self.services = services
+        self.store = services.store
+        self.edge = services.edge
+        self.workflow = workflow
+        self.hold = hold
+        self.run = loaded.run
+        self.records = loaded.records
+        self.attempts = loaded.attempts
+        self.questions = loaded.questions
+        self.older = loaded.older
+        self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
+        self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
+        self.limits: Limits | None = outline.tighter(workflow.settings.limits, services.limits)
+        self.seq = loaded.last_seq
+        self.tick = 0
+        self.flights: dict[Any, Flight] = {}
+        self.unkeyed: dict[tuple[str, str], str] = {}
+        self.diverged: set[str] = set()  # branches in which an earlier step gave another result than last time
+        self.looked: set[RecordKey] = set()  # writes whose probe looked before the first send
+        self.busy_since: dict[RecordKey, int] = {}  # writes that another run is doing -> when that was first seen
+        self.settling = False  # the body is over; claims in doubt are being found out about
+        self.looked_again: set[str] = set()  # answered "again" about a claim in doubt, and acted upon
+        self.stale: dict[RecordKey, int] = {}  # records that no longer answer -> their generation
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._ended: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.waits: dict[asyncio.Future[Any], DurableWait] = {}
+        self.waited: list[DurableWait] = []  # the waits when unloading began
+        self.inside: set[asyncio.Future[Any]] = set()
+        self.sending: set[asyncio.Task[Any]] = set()
+        self.unloading: str | None = None
+        self.stop: Stop | None = None
+        self.lost: str | None = None
+        self.broken: StoreUnavailable | None = None
+        self.releasing: str | None = None
+        self.restarting = False
+        self._begun_at: tuple[int, int, int] | None = None
+        self._begun_set: set[str] = set()
+        self._over: asyncio.Future[None] | None = None
+        self._look_soon = False
+        self._started = self.edge.monotonic()
+        self.uusd = sum(r.usd or 0 for r in (*self.records.values(), *self.older))
+        self.tokens = sum(r.tokens or 0 for r in (*self.records.values(), *self.older))
+        for rows in self.attempts.values():
+            self.uusd += sum(row["usd"] or 0 for row in rows)
+            self.tokens += sum(row["tokens"] or 0 for row in rows)
+        self.reserved = Reserved()
+        self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
+        self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
+        self.done_before = len(self.records)
+        set_aside(self)
+        self._unused: dict[tuple[str, str], list[Record]] = {}
+        for record in self.records.values():
+            self._unused.setdefault((record.branch, record.name), []).append(record)
+        for rows_ in self._unused.values():
+            rows_.reverse()  # taken from the end: oldest first
+
+    # -- small things everything uses -------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        """The wall clock."""
+        return self.edge.now_us()
+
+    def check(self) -> None:
+        """Durable calls may go on only while the execution lives.
+
+        Raises:
+            Superseded: it is being put away, or was taken over; nothing is written.
+        """
+        if self.unloading is not None:
+            raise Superseded(self.hold.run_id, self.unloading)
+
+    def next_id(self) -> int:
+        """The id of the next record."""
+        self.seq += 1
+        return self.hold.run_no << SEQ_BITS | self.seq
+
+    def generation(self, key: RecordKey) -> int:
+        """The generation a new record of *key* has."""
+        old = self.records.get(key)
+        return max(old.generation if old is not None else 0, self.stale.get(key, 0)) + 1
+
+    def keep(self, record: Record) -> None:
+        """A record was written: it answers from now on."""
+        key = (record.branch, record.name, record.key)
+        if key in self.records:
+            self.older.append(self.records[key])
+        elif record.state == "done":
+            self.counts[record.name] += 1
+        record.used = True
+        self.records[key] = record
+        self.uusd += record.usd or 0
+        self.tokens += record.tokens or 0
+        if not record.name.startswith(("run.", "client.")):
+            self.steps_done += 1
+
+    def mark_used(self, record: Record) -> None:
+        """This execution's code asked for *record*."""
+        record.used = True
+
+    def unused_like(self, key: RecordKey) -> Record | None:
+        """The oldest record of the same step and branch that this execution's code has not asked for."""
+        rows = self._unused.get(key[:2])
+        while rows:
+            if not rows[-1].used:
+                return rows[-1]
+            rows.pop()
+        return None
+
+    def begun_branches(self) -> set[str]:
+        """Branches (and those around them) in which anything is on record."""
+        if self._begun_at != (self.seq, len(self.questions), len(self.attempts)):
+            self._begun_at = (self.seq, len(self.questions), len(self.attempts))
+            keys = [*((r.branch) for r in self.records.values()), *(k[0] for k in self.attempts), *(k[0] for k in self.questions)]
+            self._begun_set = set()
+            for branch in set(keys):
+                while branch and branch not in self._begun_set:
+                    self._begun_set.add(branch)
+                    branch = branch.rpartition("/")[0]  # noqa: PLW2901 - outwards
+        return self._begun_set
+
+    @property
+    def full(self) -> bool:
+        """Whether every commit waits for the disk."""
+        return self.services.durability == "full"
+
+    def result_text(self, record: Record) -> str | None:
+        """A record's result as JSON, from wherever it is kept; ``None`` when its artifact is gone."""
+        if record.artifact is None:
+            return record.result if record.result is not None else "null"
+        row = self.store.read_now(lambda tx: tx.one(tx.sql.artifact, {"hash": record.artifact}))
+        if row is None:
+            return None
+        text: str | None = row["body"] if row["body"] is not None else self.services.artifacts.get(row["location"])
+        return text if text is not None and content_hash(text) == record.artifact else None
+
+    def tell_step(self, record: Record) -> None:
+        """Tell whoever watches that a step is on record, and how many of its name are."""
+        done, what = self.counts[record.name], "step" if record.state == "done" else record.state
+        self.services.tell(self.hold.run_id, what, name=record.name, branch=record.branch, summary=record.summary, done=done)
+
+    def remember_question(self, row: Row) -> Row:
+        """Keep the newest form of a question's row."""
+        rows = self.questions.setdefault((row["branch"], row["kind"], row["key"]), [])
+        rows[:] = sorted([r for r in rows if r["id"] != row["id"]] + [row], key=lambda r: r["n"])
+        return row
+
+    def executing_us(self) -> int:
+        """How long this execution has been running."""
+        return round((self.edge.monotonic() - self._started) * 1e6)
+
+
+def where(error: BaseException, workflow: Workflow[Any, Any]) -> str:
+    """File and line of the user's code an exception came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if f.filename == workflow.fn.__code__.co_filename]
+    shown = mine or list(frames)
+    return f"{shown[-1].filename}:{shown[-1].lineno}" if shown else workflow.name
+
+
+def failure_text(error: BaseException) -> str:
+    """An exception as stored text; cannot fail."""
+    try:
+        return free_text("".join(traceback.format_exception(error))[-6000:], 6000)
+    except Exception:  # noqa: BLE001 - an exception whose repr raises
+        return fallback(type(error).__name__)
