@@ -152,7 +152,7 @@ class Layer:
         """
         admission, workflow = self._admission(call, inputs, client, run_id, goal)
         row = await self._driver.admit_and_drive(admission, workflow, wait=wait)
-        return await self.outcome(row)
+        return await self.outcome(row, workflow)
 
     @overload
     async def start(
@@ -234,8 +234,8 @@ class Layer:
 
     # -- looking ----------------------------------------------------------------------------------------------------------
 
-    async def outcome(self, row: Row) -> Outcome[Any]:
-        """A run's row as an outcome."""
+    async def outcome(self, row: Row, workflow: Workflow[Any, Any] | None = None) -> Outcome[Any]:
+        """A run's row as an outcome. *workflow*: the code that was called; default: what this process knows by the name."""
         status = RunStatus(row["status"])
 
         def unit(tx: Tx) -> tuple[Row | None, list[Row]]:
@@ -243,7 +243,7 @@ class Layer:
             return tx.one(tx.sql.spend, {"run_no": row["no"], **steps_range(row["no"])}), asked
 
         spend, asked = await self.store.read(unit)
-        workflow = registry.get(row["workflow"])
+        workflow = workflow or registry.get(row["workflow"])
         value = None
         if status is RunStatus.DONE and row["value"] is not None:
             value = workflow.typed.decode(row["value"]) if workflow is not None else json.loads(row["value"])

@@ -316,3 +316,33 @@ async def test_a_fork_shares_its_roots_receipts() -> None:
             assert (await layer.resume(fork.run_id)).result() == [1, 2]
     assert len(plans) == 2
     assert world.calls == [("post_it", "root/post_it/A"), ("post_it", "root/post_it/B")]
+
+
+async def test_a_renamed_write_in_doubt_is_not_a_second_effect() -> None:
+    """A write left in doubt and then renamed (with renamed_from=) is looked for under its first name, and not sent again."""
+    with outside() as world:
+
+        @step(effect="write", key="n")
+        async def post_it(n: str) -> int:
+            return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+        @workflow("renaming")
+        async def before(run: Run) -> int:
+            return await post_it("A")
+
+        world.moods = [DROP]
+        async with layers() as layer:
+            first = await layer.run(before(), client="acme", run_id="r")
+            assert kinds(first) == ["unknown_outcome"]
+
+            @step(effect="write", key="n", renamed_from=("post_it",))
+            async def send_it(n: str) -> int:
+                return int((await post(world, "post_it", n, key=attempt().idempotency_key))["n"])
+
+            @workflow("renaming")
+            async def after(run: Run) -> int:
+                return await send_it("A")
+
+            again = await layer.resume("r")
+            assert again.status is RunStatus.WAITING
+            assert len(world.effects) == 1

@@ -8,6 +8,7 @@ one key say different things. Here is the loop around them, and what becomes of 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
@@ -21,7 +22,7 @@ from stepseven.transitions.effects import REFUSED_RESULT, Claim, Intent, Verdict
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.declared import Step
+    from stepseven.runtime.declared import Step, StepOptions
     from stepseven.runtime.execution import Execution
     from stepseven.transitions.state import Record
 
@@ -47,7 +48,7 @@ def refuse_irreversible(step: Step[Any, Any]) -> None:
 
 async def write(ex: Execution, call: Call) -> Any:
     """The result of a write step."""
-    intent = intent_of(ex, call)
+    intent = await _as_named_before(ex, intent_of(ex, call), call.step.settings)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
         record = _record_of(ex, call)
@@ -91,6 +92,18 @@ def intent_of(ex: Execution, call: Call) -> Intent:
         key=key, step=o.name, branch=call.branch, inputs=call.digest, arguments=call.arguments(),
         timeout_us=round((o.timeout_s or 0) * 1e6),
     )  # fmt: skip
+
+
+async def _as_named_before(ex: Execution, intent: Intent, o: StepOptions) -> Intent:
+    """A renamed step goes on under the name its effect was claimed under: a rename is no second effect."""
+    if o.effect_name is not None or not o.renamed_from:
+        return intent
+
+    def unit(tx: Any) -> str:
+        names = [name for name in o.renamed_from if tx.one(tx.sql.effect, {**intent.where(), "name": name}) is not None]
+        return names[0] if names else intent.name
+
+    return replace(intent, name=await ex.store.read(unit))
 
 
 async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
