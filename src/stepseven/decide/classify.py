@@ -89,6 +89,8 @@ def classify(
     _refuse_not_failures(error)
     asked = Asked(now_us=now_us, subject=subject, step=step, resource=resource)
     verdict = _verdict(error, asked, 0)
+    if type(error) is TimeoutError and _says_more(error):  # somebody wrote a sentence of their own
+        verdict = replace(verdict, reason=sentence(str(error)))
     for override in overrides:
         try:
             answer = override(error)
@@ -97,6 +99,12 @@ def classify(
         if answer is not None:
             return _overridden(verdict, answer, asked)
     return verdict
+
+
+def _says_more(error: TimeoutError) -> bool:
+    """Whether a time-out's text is more than what the standard library says of each."""
+    text = error.args[0] if len(error.args) == 1 else None
+    return isinstance(text, str) and " " in text and "timed out" not in text and not text.startswith("_")
 
 
 def _refuse_not_failures(error: BaseException) -> None:
