@@ -54,7 +54,9 @@ def open_store(url: str, *, always_durable: bool = False) -> Store:
     """
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
-        path = rest.removeprefix("/") or ":memory:"
+        path = rest.removeprefix("/")
+        if not path:  # an unset variable in "sqlite:///$FILE" must not mean a store that forgets
+            raise StoreUnavailable(url, "it names no file: say sqlite:///FILE (or sqlite:///:memory: for one that forgets)")
         return SqliteStore(url, path, always_durable=always_durable)
     if scheme in ("postgres", "postgresql"):
         raise StoreUnavailable(hide_password(url), f"PostgreSQL {LATER}; use sqlite:///FILE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from stepseven.model import Cost
@@ -87,6 +88,10 @@ class StepDecorator:
     """``@step(…)`` waiting for its function; keeps the function's types."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        known_options = [f.name for f in fields(StepOptions)]
+        for name in options:
+            if name not in known_options:
+                raise TypeError(f"@step has no option {name!r}; it has {', '.join(known_options)}")
         self._options = normal(options)
 
     @overload

@@ -12,6 +12,8 @@ import time
 import pytest
 
 from stepseven.cli import later, main
+from stepseven.cli._common import Refused
+from stepseven.cli.inbox import _reply
 
 
 @pytest.fixture
@@ -152,6 +154,17 @@ def test_answers_by_number_by_type_and_as_typed(cli):
     cli("resume", "r1")
     assert cli("answer", cli.question("r1")["id"], '"007"').code == 0
     assert cli("resume", "r1", "--json").json["value"] == ["no", 15, '"007"']
+
+
+@pytest.mark.parametrize("said, meant", [("#1", "10"), ("#3", "1"), ("5", None), ("1", None), ("10", "10")])
+def test_number_that_is_also_a_choice_is_not_guessed(tmp_path, said, meant):
+    """Where choices are numerals, a bare number that could mean two of them is refused; # and its number always works."""
+    row = {"id": "q", "kind": "ask", "status": "open", "options": json.dumps([{"id": i} for i in ("10", "5", "1")])}
+    if meant is None and said == "1":
+        with pytest.raises(Refused, match="number of"):
+            _reply(row, said, {})
+    else:
+        assert _reply(row, said, {}) == (meant or "5")
 
 
 def test_second_answer_changes_nothing(waiting):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer
+from stepseven import Layer, Run, attempt, step, workflow
 from stepseven.model import RunStatus
+from stepseven.runtime import edge
+from stepseven.runtime.edge import Edge
 from tests.runs.mortal import PAUSE, TIMEOUT_S, mortal
 from tests.runs.outside import Mood
 from tests.runs.worldly import claims, outside, tries
@@ -24,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def child(folder: Path, url: str, *, pause: bool = False, start: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """A process that drives the run; stopped at the end, whatever happens."""
+def child(
+    folder: Path, url: str, *, pause: bool = False, start: bool = True, within: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that drives the run, started by the command *within*; stopped at the end, whatever happens."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
     if pause:
         environment[PAUSE] = str(folder / "go")
@@ -33,8 +38,9 @@ def child(folder: Path, url: str, *, pause: bool = False, start: bool = True) ->
         (folder / "start").touch()
     arguments = [f"sqlite:///{folder}/s.db", url, str(folder / "start")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.runs.mortal", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    )
+        [*within, sys.executable, "-m", "tests.runs.mortal", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -151,3 +157,82 @@ async def test_the_workflow_alone_does_it_once(tmp_path: Path) -> None:
         async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
             assert (await layer.run(mortal(url=world.url), client="acme", run_id="r")).result() == 1
     assert world.counts() == {"pay": 1}
+
+
+CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def no_containers() -> bool:
+    """Whether this machine lets nobody make a process namespace."""
+    if shutil.which("unshare") is None:
+        return True
+    return subprocess.run([*CONTAINER, "true"], check=False, capture_output=True).returncode > 0
+
+
+@pytest.mark.skipif(no_containers(), reason="no process namespaces here")
+async def test_a_live_process_of_another_container_is_not_dead(tmp_path: Path) -> None:
+    """Same host name, same kernel, other process ids: that its pid is not seen here proves nothing, and nothing is taken."""
+    with outside() as world, child(tmp_path, world.url, pause=True, within=CONTAINER) as process:
+        assert await asyncio.to_thread(says, process) == "begun"
+        async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+            assert (await layer.resume("r")).status is RunStatus.RUNNING
+            assert [c["tries"] for c in claims(layer)] == [1]
+        (tmp_path / "go").touch()
+        assert await asyncio.to_thread(says, process) == "done 1"
+    assert len(world.calls) == 1
+
+
+def test_a_process_that_is_only_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc shows no foreign processes, one that is not in it may live; where it shows them, it is gone."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert edge.started(gone.pid) is None
+    shown = edge._stat
+
+    def hidden(pid: int) -> str:
+        if pid != os.getpid():
+            raise FileNotFoundError
+        return shown(pid)
+
+    monkeypatch.setattr(edge, "_stat", hidden)
+    assert edge.started(gone.pid) == "unknown"
+
+
+class Jumpy(Edge):
+    """A wall clock that is set forward; the steady one is not."""
+
+    ahead_us = 0
+
+    def now_us(self) -> int:
+        """What the wall clock says."""
+        return super().now_us() + self.ahead_us
+
+
+async def test_a_clock_set_forward_is_no_silence(tmp_path: Path) -> None:
+    """The clock jumps a minute while a send is under way: its live owner keeps the run, and the write is sent once."""
+    begun, go, sent = asyncio.Event(), asyncio.Event(), []
+
+    @step(effect="write", key="n", timeout=5)
+    async def pay(n: str) -> int:
+        begun.set()
+        await go.wait()
+        sent.append(attempt().idempotency_key)
+        return len(sent)
+
+    @pay.probe
+    async def find(n: str) -> int | None:
+        return None
+
+    @workflow
+    async def one(run: Run) -> int:
+        return await pay("A")
+
+    jumpy, url = Jumpy(), f"sqlite:///{tmp_path}/s.db"
+    async with Layer(url, edge=jumpy) as owner, Layer(url, edge=jumpy) as other:
+        running = asyncio.create_task(owner.run(one(), client="acme", run_id="r"))
+        await begun.wait()
+        jumpy.ahead_us = 60_000_000
+        assert (await other.resume("r")).status is RunStatus.RUNNING
+        go.set()
+        assert (await running).result() == 1
+    assert len(sent) == 1

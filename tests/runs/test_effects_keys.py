@@ -346,3 +346,103 @@ async def test_a_renamed_write_in_doubt_is_not_a_second_effect() -> None:
             again = await layer.resume("r")
             assert again.status is RunStatus.WAITING
             assert len(world.effects) == 1
+
+
+# -- another key after a change ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["argument", "given by hand", "keyed"])
+@pytest.mark.parametrize("stops", [False, True], ids=["straight on", "put away in between"])
+async def test_another_key_after_another_result_is_asked_about_over_any_park(  # noqa: C901 - one story
+    stops: bool, cause: str
+) -> None:
+    """An earlier step gave another result: a write with a new key beside its old receipt is a question; the answer holds."""
+    sent: list[str] = []
+    now, asks, broken = ["a"], [False], [True]
+
+    @step(key="kind" if cause == "keyed" else None)
+    async def look(kind: str, x: str) -> str:
+        if cause == "given by hand" and x == "b":
+            raise ValueError("no")
+        return f"v{x}"
+
+    @step(effect="write", key="what")
+    async def book(what: str) -> str:
+        sent.append(what)
+        return f"id-{what}"
+
+    @step(attempts=1)
+    async def last(x: str) -> str:
+        if broken[0]:
+            raise ValueError("broken")
+        return x
+
+    @workflow("changed")
+    async def flow(run: Run) -> str:
+        found = await look("k", now[0])
+        if asks[0]:
+            await run.ask("go on?")
+        made = await book(found)
+        await run.ask("and then?")
+        return await last(made + await book("other"))
+
+    async with layers() as layer:
+        await layer.run(flow(), client="acme", run_id="r")
+        now[0], asks[0] = "b", stops
+        outcome = await layer.resume("r")
+        if cause == "given by hand":
+            question = next(q for q in outcome.questions if q.kind == "failure")
+            await layer.answer(question.id, {"choice": "value", "value": "vb"}, by="ann")
+            outcome = await layer.resume("r")
+        if stops:
+            await layer.answer(next(q for q in outcome.questions if q.text == "go on?").id, "yes", by="ann")
+            outcome = await layer.resume("r")
+        question = next(q for q in outcome.questions if q.kind == "conflict")
+        assert sent == ["va"]
+        await layer.answer(question.id, "second", by="ann")
+        outcome = await layer.resume("r")
+        assert sent == ["va", "vb"]
+        broken[0] = False
+        for question in outcome.questions:
+            if question.kind == "ask":
+                await layer.answer(question.id, "yes", by="ann")
+        outcome = await layer.resume("r")  # what was answered once is not asked again about the next key
+        assert (outcome.status, sent) == (RunStatus.DONE, ["va", "vb", "other"])
+
+
+@pytest.mark.parametrize("answered", ["before", "after"])
+async def test_a_person_s_answer_about_a_renamed_write_is_used(answered: str) -> None:
+    """What a person found out about a write in doubt holds when it is renamed: no second question, no second send."""
+    sent: list[str] = []
+
+    @step(effect="write", key="n")
+    async def post_it(n: str) -> str:
+        sent.append(n)
+        raise KeyError("parsing")
+
+    @workflow("renaming.answered")
+    async def before(run: Run) -> str:
+        return await post_it("A")
+
+    async with layers() as layer:
+        outcome = await layer.run(before(), client="acme", run_id="r")
+        question = the_question(outcome)
+        if answered == "before":
+            await layer.answer(question.id, {"choice": "happened", "receipt": "id-x"}, by="ann")
+
+        @step(effect="write", key="n", renamed_from=("post_it",))
+        async def send_it(n: str) -> str:
+            sent.append(n)
+            return n
+
+        @workflow("renaming.answered")
+        async def after(run: Run) -> str:
+            return await send_it("A")
+
+        if answered == "after":
+            assert the_question(await layer.resume("r")).id == question.id
+            await layer.answer(question.id, {"choice": "happened", "receipt": "id-x"}, by="ann")
+        outcome = await layer.resume("r")
+        assert (outcome.status, outcome.value, sent) == (RunStatus.DONE, "id-x", ["A"])
+        document = await layer.checkpoint("r")
+        assert (document["steps_complete"], document["open_questions"]) == (["post_it"], [])

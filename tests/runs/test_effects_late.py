@@ -9,11 +9,12 @@ import threading
 import httpx
 import pytest
 
-from stepseven import Run, attempt, step, workflow
+from stepseven import Cost, Run, attempt, step, workflow
 from stepseven.errors import Superseded
 from stepseven.model import RunStatus
+from stepseven.store.base import Tx
 from tests.runs.outside import Mood
-from tests.runs.worldly import claims, kinds, layers, look, outside, post, the_question, until
+from tests.runs.worldly import claims, kinds, layers, look, outside, post, the_question, tries, until
 
 
 async def test_a_timed_out_thread_may_not_pass_the_gate() -> None:
@@ -197,3 +198,80 @@ async def test_an_attempt_that_has_ended_gives_no_key_any_more() -> None:
             assert (await layer.run(one(), client="acme")).result() == 1
             assert await left[0] == "this attempt was given up, or has ended"
     assert world.counts() == {"pay": 1}
+
+
+async def test_a_late_receipt_of_an_older_generation_is_loud() -> None:
+    """It was taken for not done and something else was done under the same key: the first reply opens the question."""
+    with outside() as world:
+        world.moods = [Mood(hold=True)]
+
+        @step(effect="write", key="n", timeout=0.2)
+        def pay(n: str, cents: int) -> int:
+            headers = {"Idempotency-Key": attempt().idempotency_key}
+            return int(httpx.post(f"{world.url}/effect/pay", json=cents, headers=headers, timeout=20).json()["n"])
+
+        @workflow
+        async def one(run: Run) -> int:
+            return await pay("A", amounts[-1])
+
+        amounts = [100]
+        async with layers() as layer:
+            outcome = await layer.run(one(), client="acme", run_id="r")
+            await layer.answer(the_question(outcome).id, "not_happened", by="ann")
+            amounts.append(200)
+            assert (await layer.resume("r")).result() == 2
+            assert [c["generation"] for c in claims(layer)] == [1, 2]
+            world.let_go()
+            await until(lambda: [c["state"] for c in claims(layer)] == ["done", "done"])
+            (asked,) = await layer.questions()
+            assert (asked.kind.value, asked.step) == ("conflict", "pay")
+            assert "done twice: 2 and 1" in asked.text
+    assert world.counts() == {"pay": 2}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_send_whose_run_was_taken_over_still_costs(fails: bool) -> None:
+    """The owner loses its run while it sends: what the send has cost is on record all the same."""
+
+    @step(effect="write", key="n", cost=Cost(usd=2))
+    async def pay(n: str) -> int:
+        layer.store.write_now(take_away, durable=True)
+        attempt().spend(usd=1.5, tokens=70)
+        if fails:
+            raise ConnectionResetError
+        return 1
+
+    def take_away(tx: Tx) -> None:
+        row = tx.one(tx.sql.run_by_no, {"no": 1})
+        assert row is not None
+        params = {"run_no": 1, "owner": "w_other", "now": 0, "progress": 0, "barren": 0, "source_digest": None}
+        assert tx.one(tx.sql.take_run, {**params, "fence": row["fence"], "seen_owner": row["owner"]}) is not None
+
+    @workflow
+    async def one(run: Run) -> int:
+        return await pay("A")
+
+    async with layers() as layer:
+        assert (await layer.run(one(), client="acme", run_id="r")).status is RunStatus.RUNNING
+        (row,) = tries(layer)
+        assert (row["outcome"], row["usd"], row["tokens"]) == ("interrupted", 1_500_000, 70)
+
+
+async def test_what_a_send_cost_counts_when_its_result_is_refused() -> None:
+    """A result that cannot be recorded did cost: it is in the run's spend, once, before and after a person gave the value."""
+
+    @step(effect="write", key="n", cost=Cost(usd=2))
+    async def pay(n: str) -> float:
+        attempt().spend(usd=1.5)
+        return float("nan")
+
+    @workflow
+    async def one(run: Run) -> float:
+        return await pay("A")
+
+    async with layers() as layer:
+        outcome = await layer.run(one(), client="acme", run_id="r")
+        assert outcome.spend.usd == 1.5
+        await layer.answer(the_question(outcome).id, 7, by="ann")
+        outcome = await layer.resume("r")
+        assert (outcome.result(), outcome.spend.usd) == (7, 1.5)

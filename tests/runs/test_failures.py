@@ -417,11 +417,11 @@ async def test_a_fixable_failure_asks_at_once_with_the_state_attached(place: Pla
         return 7
 
     @workflow
-    async def renewal(run: Run) -> int:
+    async def offer(run: Run) -> int:
         return await pull_tickets() + await pull_billing()
 
     async with place.layer() as layer:
-        question = await asked(layer, await layer.run(renewal(), client="acme", run_id="r1"))
+        question = await asked(layer, await layer.run(offer(), client="acme", run_id="r1"))
         assert calls == 1
         assert question.kind == "failure"
         assert "214 tickets" in question.text

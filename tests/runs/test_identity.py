@@ -115,7 +115,7 @@ async def test_a_key_on_a_read_names_the_record(tmp_path: Path) -> None:
         await layer.resume("r")
     found = records(tmp_path, "r")
     assert [(r["key"], r["generation"]) for r in found if r["name"] == "identity.named"] == [("a", 1), ("a", 2)]
-    assert found[-1]["why"] == "ran again: argument size changed"
+    assert found[-1]["why"] == "ran again and gave another result: argument size changed"
 
 
 # -- several tasks --------------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ async def test_order_matched_turns_are_known_by_position_until_their_inputs_diff
     assert ran == ["a changed", "a 3", "look a"]
     found = [r for r in records(tmp_path, "r") if r["generation"] == 2]
     assert [(r["name"], r["key"]) for r in found][:2] == [("identity.turn", "#2"), ("identity.turn", "#3")]
-    assert found[0]["why"] == "ran again: argument prompt changed"
+    assert found[0]["why"] == "ran again and gave another result: argument prompt changed"
 
 
 # -- any program ----------------------------------------------------------------------------------------------------------
@@ -454,3 +454,62 @@ def test_a_crash_is_one(tmp_path: Path) -> None:
 
     until_crash(tmp_path, 3, use)
     assert len(records(tmp_path, "r")) == 3
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["straight on", "put away in between"])
+async def test_what_was_read_after_a_changed_turn_runs_again_however_often_the_run_is_put_away(
+    tmp_path: Path, stops: bool
+) -> None:
+    """A turn that was asked something else invalidates what was read later in its branch, also over a park; once."""
+    ran: list[str] = []
+    prompt, asks = ["a"], [False]
+
+    @step(name="identity.turn.parked", match="order")
+    async def turn(text: str) -> str:
+        ran.append(text)
+        return f"re {text}"
+
+    @workflow(name="identity.turns.parked")
+    async def flow(run: Run) -> str:
+        await turn(prompt[0])
+        if asks[0]:
+            await run.ask("in between?")
+        found = await turn("fixed")
+        await run.ask("end?")
+        return found
+
+    async with Layer(url(tmp_path)) as layer:
+        await layer.run(flow(), client="acme", run_id="r")
+        prompt[0], asks[0] = "b", stops
+        ran.clear()
+        outcome = await layer.resume("r")
+        if stops:
+            await layer.answer(next(q.id for q in outcome.questions if q.text == "in between?"), "yes", by="ann")
+            await layer.resume("r")
+        assert ran == ["b", "fixed"]
+        await layer.resume("r")
+        assert ran == ["b", "fixed"]
+
+
+async def test_a_business_key_that_looks_like_a_place_invalidates_nothing_else(tmp_path: Path) -> None:
+    """The key "#12" of a read that ran with other inputs is no model turn: what was read after it stays."""
+    ran: list[str] = []
+    size = [1]
+
+    @step(name="identity.issue", key="number")
+    async def issue(number: str, size: int) -> int:
+        ran.append(number)
+        return size
+
+    @workflow(name="identity.issues")
+    async def flow(run: Run) -> None:
+        await issue("#12", size[0])
+        await issue("#13", 1)
+        await run.ask("go on?")
+
+    async with Layer(url(tmp_path)) as layer:
+        await layer.run(flow(), client="acme", run_id="r")
+        size[0] = 2
+        await layer.resume("r")
+        await layer.resume("r")
+    assert ran == ["#12", "#13", "#12"]

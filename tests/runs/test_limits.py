@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepseven import Cost, InvalidAnswer, Limits, Outcome, Question, Run, attempt, step, testing, workflow
+from stepseven.runtime import trouble
 from stepseven.testing import Clock, TestLayer
 
 
@@ -370,3 +371,85 @@ async def test_a_cancelled_paid_try_counts_and_can_be_repeated(place: Place):
         outcome = await layer.run(workflow(name="cancelled_paid")(body)(), client="acme", run_id="r1")
     assert (outcome.status, outcome.value, calls) == ("done", 7, 2)
     assert outcome.spend.usd == pytest.approx(0.50)
+
+
+async def test_a_try_cancelled_while_it_makes_room_gives_its_reservation_back(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """A try is cancelled while the question about the limit is taken back: what it had reserved is free for the next."""
+    reached, real = asyncio.Event(), trouble.withdraw
+
+    async def stuck(*_: Any) -> None:
+        reached.set()
+        monkeypatch.setattr(trouble, "withdraw", real)
+        await asyncio.Event().wait()
+
+    @step(cost=Cost(usd=0.60))
+    async def paid() -> int:
+        return 7
+
+    async def once(run: Run) -> int:
+        return await paid()
+
+    async def twice(run: Run) -> int:
+        first = asyncio.ensure_future(paid())
+        await reached.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        return await paid()
+
+    def flow(body: Any, usd: float) -> Any:
+        return workflow(name="makes_room", limits=Limits(usd=usd))(body)()
+
+    async with place.layer() as layer:
+        one(await layer.run(flow(once, 0.50), client="acme", run_id="r1"))
+    monkeypatch.setattr(trouble, "withdraw", stuck)
+    async with place.layer() as layer:
+        outcome = await asyncio.wait_for(layer.run(flow(twice, 1.00), client="acme", run_id="r1"), 10)
+    assert (outcome.status, outcome.value, outcome.questions) == ("done", 7, ())
+
+
+async def test_executing_time_is_counted_while_it_passes(place: Place):
+    """Each heartbeat counts a run's time, so a death loses two seconds of it at most; nothing is counted twice at the end."""
+    taken: list[float] = []
+
+    @step
+    async def work(i: int) -> int:
+        place.clock.advance(40)
+        return i
+
+    async def body(run: Run) -> int:
+        await work(1)
+        taken.append(executing())
+        await work(2)
+        taken.append(executing())
+        raise RuntimeError("broken")
+
+    def executing() -> float:
+        row = layer.store.read_now(lambda tx: tx.one(tx.sql.run_by_no, {"no": 1}))
+        assert row is not None
+        return float(row["executing_us"]) / 1e6
+
+    async with place.layer() as layer:
+        outcome = await layer.run(workflow(name="counted")(body)(), client="acme", run_id="r1")
+        assert taken == [40, 80]
+        assert outcome.spend.seconds == 80
+        await layer.answer(one(outcome).id, "again", by="ann")
+        assert (await layer.resume("r1")).spend.seconds == 80
+
+
+async def test_runs_that_start_together_do_not_overshoot_the_day(place: Place):
+    """Runs of one client, in one process and in several, begin at once: only as many paid tries begin as the day allows."""
+    till = Till()
+
+    @step(cost=Cost(usd=0.40))
+    async def paid(i: int) -> int:
+        till.open(0.40)
+        await asyncio.sleep(0.05)
+        return i
+
+    job = parallel("together", paid, 1, Limits(client_usd_per_day=1.00))
+    async with place.layer() as one_process, place.layer() as other:
+        outcomes = await asyncio.gather(
+            *(layer.run(job(), client="acme", run_id=f"{layer is other}{n}") for n in range(3) for layer in (one_process, other))
+        )
+    assert till.calls == 2
+    assert sorted(o.status for o in outcomes) == ["done"] * 2 + ["waiting"] * 4

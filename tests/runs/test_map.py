@@ -621,3 +621,32 @@ async def test_a_map_ends_whatever_fails_and_whenever_it_is_put_away(place: Plac
                 return
         place.clock.advance(120)
     pytest.fail(f"it never ended: {outcome}")
+
+
+async def test_an_item_that_waits_twice_takes_one_slot_back(place: Place):
+    """Items with two questions open at once take one slot back each: with one slot the map ends, one item at a time."""
+    at_once = most = 0
+
+    async def item(run: Run, x: int) -> int:
+        nonlocal at_once, most
+        await asyncio.gather(run.ask(f"a{x}?"), run.ask(f"b{x}?"))
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        at_once -= 1
+        return x
+
+    async def body(run: Run) -> list[int | None]:
+        async def each(x: int) -> int:
+            return await item(run, x)
+
+        return await run.map(each, [1, 2, 3], concurrency=1)
+
+    async with place.layer() as layer:
+        outcome = await layer.run(workflow(name="waits_twice")(body)(), client="acme", run_id="r1")
+        assert len(outcome.questions) == 6
+        for question in outcome.questions:
+            await layer.answer(question.id, "yes", by="ann")
+        outcome = await asyncio.wait_for(layer.resume("r1"), 10)
+    assert (outcome.value, most) == ([1, 2, 3], 1)

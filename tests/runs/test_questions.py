@@ -606,3 +606,99 @@ async def test_questions_of_an_ended_run_take_no_answer(place: Place):
         assert await layer.questions() == []
         with pytest.raises(QuestionExpired, match="no longer needs it"):
             await layer.answer(question.id, "yes", by="ann")
+
+
+async def test_one_question_from_several_tasks_at_once(place: Place):
+    """Tasks that ask the same thing at the same time share one question, also if its answer does not fit."""
+
+    class Even(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def even(cls, n: int) -> int:
+            if n % 2:
+                raise ValueError("not even")
+            return n
+
+    @step(name="several_tasks_counted")
+    async def counted(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    async def body(run: Run) -> list[int]:
+        async def task() -> int:
+            return int((await run.ask("How many?", type=Even)).n)
+
+        async def company(i: int) -> None:
+            for k in range(10):  # the store is busy: a question is not stored at once
+                await counted(i * 100 + k)
+
+        others = [asyncio.create_task(company(i)) for i in range(6)]
+        answers = await asyncio.gather(*(asyncio.create_task(task()) for _ in range(3)))
+        await asyncio.gather(*others)
+        return list(answers)
+
+    async with Layer(place.url, durability="full") as layer:
+        outcome = await layer.run(workflow(name="several_tasks")(body)(), client="acme", run_id="r1")
+        for answer in (3, 4):
+            (question,) = outcome.questions
+            assert (question.kind, question.step) == ("ask", None)
+            await layer.answer(question.id, {"n": answer}, by="ann")
+            outcome = await layer.resume("r1")
+    assert outcome.result() == [4, 4, 4]
+
+
+async def test_a_fact_that_was_not_known_stays_so(place: Place):
+    """``run.client.get`` gave nothing; a question then finds the fact that another run set: a replay still gives nothing."""
+    seen: list[Any] = []
+
+    @workflow(name="learns")
+    async def learns(run: Run) -> None:
+        run.client.set("plan", "gold")
+
+    @workflow(name="looks_first")
+    async def looks_first(run: Run) -> Any:
+        seen.append(run.client.get("plan"))
+        await layer.run(learns(), client="acme", run_id="other")
+        found = await run.ask("Which plan?", remember="plan")
+        return [found, run.client.get("plan"), await run.ask("Go on?")]
+
+    async with place.layer() as layer:
+        question = (await layer.run(looks_first(), client="acme", run_id="r1")).questions[0]
+        assert question.text == "Go on?"
+        await layer.answer(question.id, "yes", by="ann")
+        outcome = await layer.resume("r1")
+    assert (outcome.result(), seen) == (["gold", None, "yes"], [None, None])
+
+
+async def test_each_caller_waits_as_it_said(place: Place):
+    """Two callers of one run: who does not wait gets the parked run at once, before and after one who waits an hour."""
+    flow = asks("each_caller")
+    async with place.layer() as layer:
+        patient = asyncio.create_task(layer.run(flow(), client="acme", run_id="r1", wait=3600))
+        while not await layer.questions():
+            await asyncio.sleep(0)
+        outcome = await asyncio.wait_for(layer.run(flow(), client="acme", run_id="r1"), 10)
+        assert (outcome.status, patient.done()) == ("waiting", False)
+        await layer.answer(outcome.questions[0].id, "yes", by="ann")
+        while not patient.done():
+            place.clock.advance(timedelta(seconds=1))
+            await asyncio.sleep(0)
+        assert (await patient).result() == "yes"
+
+
+async def test_who_comes_second_may_wait_longer(place: Place):
+    """A caller that waits joins a run which another, who does not, has begun: it sees the run end."""
+    flow = asks("second_waits")
+    async with place.layer() as layer:
+        first = asyncio.create_task(layer.run(flow(), client="acme", run_id="r1"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(layer.run(flow(), client="acme", run_id="r1", wait=3600))
+        question = (await asyncio.wait_for(first, 10)).questions[0]
+        assert not second.done()
+        await layer.answer(question.id, "yes", by="ann")
+        while not second.done():
+            place.clock.advance(timedelta(seconds=1))
+            await asyncio.sleep(0)
+        assert (await second).result() == "yes"

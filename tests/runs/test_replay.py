@@ -162,7 +162,7 @@ async def test_several_changed_arguments_are_all_named(tmp_path: Path) -> None:
     _, _ = await then(
         tmp_path, V1.replace("async def a(x: int)", "async def a(x: int, y: int)").replace("await a(1)", "await a(2, 3)")
     )
-    assert records(tmp_path, "r")[-1]["why"] == "ran again: arguments x, y changed"
+    assert records(tmp_path, "r")[-1]["why"] == "ran again and gave another result: arguments x, y changed"
 
 
 async def test_a_first_execution_never_says_again(tmp_path: Path) -> None:
@@ -321,3 +321,64 @@ def test_a_digest_of_code_without_a_file_is_the_same_in_every_process() -> None:
     for space, call in zip(spaces, ("abs", "len"), strict=True):
         exec(compile(f"def f(x):\n    return [{call}(y) for y in x]", "cell", "exec"), space)
     assert source_digest(spaces[0]["f"]) != source_digest(spaces[1]["f"])
+
+
+# -- renamed in the middle of trouble --------------------------------------------------------------------------------------
+
+
+async def test_an_answer_given_under_an_earlier_name_is_used(tmp_path: Path) -> None:
+    """A value given for a failed step that is renamed since is its result: not asked for twice, not tried anew."""
+    source = """
+    @step
+    async def get(x: int) -> int:
+        ran.append(x)
+        raise ValueError("no")
+
+    @workflow(name="replay.renamed")
+    async def flow(run: Run) -> int:
+        return await get(1)
+    """
+    v1 = version("v1", source)
+    async with Layer(url(tmp_path)) as layer:
+        outcome = await layer.run(v1.flow(), client="acme", run_id="r")
+        await layer.answer(outcome.questions[0].id, {"choice": "value", "value": 7}, by="ann")
+    renamed = source.replace("@step\n", '@step(renamed_from="get")\n').replace("get(", "fetch(")
+    v2, outcome = await then(tmp_path, renamed.replace('renamed_from="get"', "renamed_from=['older', 'get']"))
+    assert (outcome.status, outcome.value, v2.ran) == ("done", 7, [])
+    assert [(r["name"], r["why"]) for r in records(tmp_path, "r")] == [("get", "given by ann")]
+
+
+async def test_what_an_unfinished_step_called_is_found_after_its_renaming(tmp_path: Path) -> None:
+    """Steps that a step called before it broke off are not run again when it has another name."""
+    source = """
+    @step
+    async def inner(x: int) -> int:
+        ran.append("inner")
+        return x
+
+    @step
+    async def outer(x: int) -> int:
+        await inner(x)
+        return await asking(x)
+
+    @step
+    async def asking(x: int) -> int:
+        raise ValueError("no")
+
+    @workflow(name="replay.inner")
+    async def flow(run: Run) -> int:
+        return await outer(1)
+    """
+    await first_failing(tmp_path, source)
+    renamed = source.replace("@step\n    async def outer", '@step(renamed_from="outer")\n    async def round_it')
+    v2, outcome = await then(tmp_path, renamed.replace("await outer(1)", "await round_it(1)"))
+    assert (outcome.status, outcome.value, v2.ran) == ("done", 1, [])
+
+
+async def first_failing(path: Path, source: str) -> None:
+    """Run a version until it asks about a failure."""
+    v1 = version("v1", source)
+    async with Layer(url(path)) as layer:
+        outcome = await layer.run(v1.flow(), client="acme", run_id="r")
+        assert [q.kind.value for q in outcome.questions] == ["failure"]
+        await layer.answer(outcome.questions[0].id, {"choice": "value", "value": 1}, by="ann")

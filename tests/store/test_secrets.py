@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stepseven import Fixable, Run, SecretFound, step, testing, workflow
+from stepseven import Conflict, Fixable, Run, SecretFound, step, testing, workflow
 
 WAYS = (
     "input", "result", "masked", "large", "error", "cause", "write", "ask", "choice", "note", "goal", "reason", "answer", "fact",
@@ -125,3 +127,121 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     """The search above sees a planted key: finding nothing means something."""
     (tmp_path / "x").write_bytes(b"..." + KEYS["note"].encode())
     assert planted(tmp_path) == {"note": ["x"]}
+
+
+KEY = KEYS["note"]
+
+
+async def _body_fails(run: Run) -> object:
+    raise ValueError(f"bad key {KEY}")
+
+
+async def _look_fails(run: Run) -> object:
+    FOUND.append(ValueError(f"cannot look: {KEY}"))
+    return await looked_for("a")
+
+
+async def _finds_other(run: Run) -> object:
+    FOUND.append(Conflict({"token": KEY}))
+    return await looked_for("a")
+
+
+async def _masked_keys(run: Run) -> object:
+    return [
+        await named_write(KEY),
+        await named_read(KEY),
+        await named_by_rule("a", KEY),
+        await named_header(f"Bearer {KEY[:12]}"),
+    ]
+
+
+async def _facts(run: Run) -> object:
+    run.client.set("plan", 1, source=f"https://me:hunter2222@host/x?{KEY}", by=KEY)
+    with pytest.raises(SecretFound):
+        run.client.set(KEY, 1)
+    return run.client.get(KEY)
+
+
+async def _asked_of(run: Run) -> object:
+    run.uuid(key=KEY)
+    return await run.ask("Well?", to=KEY, remember=KEY, key=KEY)
+
+
+async def _resource(run: Run) -> object:
+    return await of_a_resource()
+
+
+FOUND: list[Exception] = []
+
+
+@step(effect="write", key="a")
+async def looked_for(a: str) -> str:
+    raise KeyError(a)
+
+
+@looked_for.probe
+async def looks(a: str) -> str:
+    raise FOUND[-1]
+
+
+@step(effect="write", key="token", secrets="mask")
+async def named_write(token: str) -> str:
+    return "ok"
+
+
+@step(key="token", secrets="mask")
+async def named_read(token: str) -> str:
+    return "ok"
+
+
+@step(effect="write", key=lambda a, token: (a, token), ignore="token", secrets="mask")
+async def named_by_rule(a: str, token: str) -> str:
+    return "ok"
+
+
+@step(effect="write", key="authorization", secrets="mask")
+async def named_header(authorization: str) -> str:
+    return "ok"
+
+
+@step(effect="write", key=lambda a, token: (a, token), ignore="token")
+async def named_and_refused(a: str, token: str) -> str:
+    return "ok"
+
+
+@step(resource=f"https://host/{KEY}", attempts=1)
+async def of_a_resource() -> str:
+    raise Fixable("no")
+
+
+@pytest.mark.parametrize("body", [_body_fails, _look_fails, _finds_other, _masked_keys, _facts, _asked_of, _resource])
+async def test_none_by_what_the_code_says_besides(tmp_path: Path, body: Any) -> None:
+    """Exceptions of the body and of probes, what a probe found, business keys, sources, names, resources: none is on the disk."""
+    async with testing.layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        running = asyncio.create_task(layer.run(workflow(name="besides")(body)(), client="acme", run_id="r"))
+        while not running.done():
+            layer.clock.advance(timedelta(seconds=1))
+            await asyncio.sleep(0.001)
+        outcome = await running
+        waits = body not in (_masked_keys, _facts)
+        assert (outcome.status, len(outcome.questions)) == (("waiting", 1) if waits else ("done", 0)), outcome
+        for name, data in {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "s.db"}.items():
+            (tmp_path / f"copy of {name}").write_bytes(data)
+    assert planted(tmp_path) == {}
+    data = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+    assert b"hunter2222" not in data
+    assert KEY[:12].encode() not in data  # nor the beginning of one, where a text was cut
+
+
+async def test_a_business_key_that_holds_one_is_refused(tmp_path: Path) -> None:
+    """Without ``secrets="mask"`` a business key that holds a credential is refused, also if nothing else records it."""
+
+    @workflow(name="refused_key")
+    async def refused_key(run: Run) -> str:
+        with pytest.raises(SecretFound, match="named_and_refused: key"):
+            await named_and_refused("a", KEY)
+        return "refused"
+
+    async with testing.layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        assert (await layer.run(refused_key(), client="acme", run_id="r")).result() == "refused"
+    assert planted(tmp_path) == {}

@@ -16,7 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only), 5 store unreachable, 130 and 143 stopped by Ctrl-C and SIGTERM.
     """
     from stepseven.cli._app import invoke
+    from stepseven.cli._common import forgiving
 
+    forgiving()
     return invoke(arguments)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import json
 import os
 import shlex
@@ -116,6 +117,13 @@ class _Pipe(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def forgiving() -> None:
+    """A terminal that cannot show a character shows something else instead of breaking off."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def out() -> Console:

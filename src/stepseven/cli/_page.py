@@ -15,6 +15,7 @@ from stepseven.cli._common import clean, command
 from stepseven.cli._read import RunView
 from stepseven.cli._words import age, clock, headline, mark, short_json, standing
 from stepseven.decide import _phrases as say
+from stepseven.model import EffectState
 from stepseven.store.base import Row
 
 MOST = 3  # of what is alike: items of a map, reasons of failures
@@ -31,6 +32,7 @@ class Group:
     name: str
     records: dict[tuple[str, str], Row] = field(default_factory=dict)  # branch, key: the newest generation
     tries: list[Row] = field(default_factory=list)
+    receipts: list[Row] = field(default_factory=list)  # of effects that are done
     of: int | None = None
 
     @property
@@ -55,6 +57,8 @@ class Group:
     @property
     def state(self) -> str:
         """The state its mark shows."""
+        if self.receipts and not self.records:
+            return "done"
         failed = any(r["state"] == "failed" for r in self.records.values())
         if failed or any(t["outcome"] in ("failed", "unknown") for t in self.open_tries):
             return "failed"
@@ -76,6 +80,9 @@ def groups(found: RunView) -> list[Group]:
             made.setdefault(row["name"], Group(row["name"])).records[row["branch"], row["key"]] = row
     for row in found.attempts:
         made.setdefault(row["name"], Group(row["name"])).tries.append(row)
+    for row in found.effects:
+        if row["state"] == EffectState.DONE and row["step"] in made:
+            made[row["step"]].receipts.append(row)
     known = found.checkpoint.get("artifacts")
     for group in made.values():
         entry = known.get(group.name) if isinstance(known, dict) else None
@@ -146,6 +153,8 @@ def _told(group: Group) -> str:
     if group.of is not None:
         skipped = group.finished - group.done
         return f"{group.done} of {group.of}" + (f", {skipped} skipped" if skipped else "")
+    if not group.records and group.receipts:
+        return f"done outside: {short_json(json.loads(group.receipts[-1]['receipt'] or 'null'), 60)}"
     if not group.records:
         return "not done"
     last = list(group.records.values())[-1]

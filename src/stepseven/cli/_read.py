@@ -20,6 +20,7 @@ class RunView:
     row: Row
     steps: list[Row]
     attempts: list[Row]
+    effects: list[Row]
     questions: list[Question]
     usd: float
     tokens: int
@@ -78,6 +79,7 @@ async def view(layer: Layer, run_id: str) -> RunView:
             "row": row,
             "steps": tx.all(tx.sql.steps, steps_range(no)),
             "attempts": tx.all(tx.sql.attempts, {"run_no": no}),
+            "effects": tx.all(tx.sql.effects, {"run_no": no}),
             "questions": [question_of(q, row["id"]) for q in asked if not q["folded_into"]],
             "usd": (spend["uusd"] or 0) / 1e6,
             "tokens": spend["tokens"] or 0,

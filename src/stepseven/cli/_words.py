@@ -102,7 +102,7 @@ def _example(question: Question) -> str:
         return "VALUE"
     plain = [(n, o.id) for n, o in enumerate(question.options, 1) if question.kind is QuestionKind.ASK or o.id not in NEEDS]
     best = next((n for n, id_ in plain if id_ == question.recommendation), plain[0][0] if plain else 1)
-    return str(best)
+    return f"#{best}" if any(o.id.isdecimal() for o in question.options) else str(best)
 
 
 def _need(question: Question, choice: str) -> tuple[str, str]:

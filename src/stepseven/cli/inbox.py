@@ -189,6 +189,22 @@ def _seconds_or_time(text: str | None) -> float | str | None:
         return text
 
 
+def _by_number(options: list[str], choice: str) -> str:
+    """The choice that was meant: by its name, its number, or ``#`` and its number.
+
+    Raises:
+        Refused: a number that is also the name of another choice. One answer ever: nobody should have to guess.
+    """
+    number = choice.removeprefix("#")
+    if not number.isdecimal() or not 1 <= int(number) <= len(options):
+        return choice
+    meant = options[int(number) - 1]
+    if choice == number and choice in options and meant != choice:
+        other = options.index(choice) + 1
+        raise Refused(f"{choice} is the number of “{meant}” and the name of choice {other}: say '#{number}' or '#{other}'")
+    return meant
+
+
 def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
     """What the person said, in the form the question takes.
 
@@ -200,8 +216,7 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         if extras:
             raise Usage(f"this question takes one free value: --{next(iter(extras))} does not belong here")
         return _free(row, choice)
-    if choice not in options and choice.isdecimal() and 1 <= int(choice) <= len(options):
-        choice = options[int(choice) - 1]
+    choice = _by_number(options, choice)
     takes = () if row["kind"] == QuestionKind.ASK.value else _TAKES.get(choice, ())
     strange = [name for name in extras if name not in takes]
     if strange and choice in options:

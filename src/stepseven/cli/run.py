@@ -91,7 +91,7 @@ async def resume(setting: Setting, run_id: RunId, module: Module = None, wait: W
 async def start(
     setting: Setting, target: Target, client: Client, input_: Input = None, run_id: NewId = None, goal: Goal = None
 ) -> None:
-    """Accept a run without running it: `resume` or a worker takes it."""
+    """Accept a run without running it: `resume` takes it."""
     call = _code.call(_code.workflow(target), inputs_of(input_ or []))
     async with setting.layer(create=True) as layer:
         info = await _checked(layer.start(call, client=client, run_id=run_id, goal=goal))

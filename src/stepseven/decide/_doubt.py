@@ -54,6 +54,23 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
     return draft(headline, *lines, more=[look, calm], options=options, context=context | {"key": key})
 
 
+def receipt(s: Situation, *, step: str, subject: str | None, why: str) -> Draft:
+    """A write was done, and what came back could not be kept: only its receipt is missing.
+
+    Args:
+        s: the run.
+        step: the write step.
+        subject: what it was about.
+        why: why the result could not be kept.
+    """
+    name = f"“{say.humanise(step)}”{in_brackets(step, subject, s.client)}"
+    headline = f"{name} was done for {say.who(s.client)}, but I could not keep what came back. What is its receipt?"
+    how = say.sentence(say.reason_of(why, words=30, chars=200))
+    calm = "It will not be done again. Your answer becomes its result, and the run goes on."
+    context = context_of(s, nothing_changed=False) | {"needs": "receipt"}
+    return draft(headline, [how, calm], known(s), more=[how, calm], options=(), context=context)
+
+
 def conflict(  # noqa: PLR0913 - each is one thing the person has to know
     s: Situation,
     *,

@@ -66,7 +66,11 @@ def subject_of(call: Call) -> str | None:
     if call.place.item is not None:
         return str(call.place.item.label)
     texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= 60]  # noqa: PLR2004 - one line
-    return texts[0].rsplit("/", 1)[-1] if texts else None
+    return free_text(texts[0]).rsplit("/", 1)[-1] if texts else None  # masked whole: half a credential is not recognised
+
+
+def _resource(declared: str | None) -> str | None:
+    return None if declared is None else free_text(declared, 300)
 
 
 def _tried(rows: Sequence[Row]) -> tuple[Tried, ...]:
@@ -104,11 +108,13 @@ async def store(  # noqa: PLR0913 - a question's parts
 
     def unit(tx: Tx) -> tuple[Row, list[Row]]:
         row = questions.ask(tx, ex.hold, a, now)
-        return row, questions.fold(tx, ex.hold, folds, a.id, now) if folds else []
+        return row, questions.fold(tx, ex.hold, folds, row["id"], now) if folds else []
 
-    row, folded = await ex.write(unit, durable=True)
-    for each in folded:
-        ex.remember_question(each)
+    def noted(stored: tuple[Row, list[Row]]) -> None:
+        for each in (stored[0], *stored[1]):
+            ex.remember_question(each)
+
+    row, _ = await ex.write(unit, durable=True, then=noted)
     return asked(ex, row)
 
 
@@ -123,7 +129,7 @@ def about_failure(ex: Execution, call: Call) -> list[Row]:
     """The questions about this call's failures, oldest first, whatever their kind. Of a read: those about these inputs."""
     if not ex.questions:
         return []
-    key = f"{call.step.name}/{call.key[2]}"
+    key = f"{call.key[1]}/{call.key[2]}"
     found: list[Row] = []
     for kind in (QuestionKind.FAILURE, QuestionKind.REQUIRED):
         found += ex.questions.get((call.branch, kind.value, key), [])
@@ -183,9 +189,9 @@ async def failure(ex: Execution, call: Call) -> None:
     needs = last.get("needs")
     kind = QuestionKind.REQUIRED if needs else QuestionKind.FAILURE
     schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
-    key = f"{call.step.name}/{call.key[2]}"
+    key = f"{call.key[1]}/{call.key[2]}"
     details: dict[str, Any] = {
-        "branch": call.branch, "step": call.step.name, "schema": json.dumps(schema) if schema else None,
+        "branch": call.branch, "step": call.key[1], "schema": json.dumps(schema) if schema else None,
         "attempts": len([r for r in rows if r["outcome"] in ("failed", "unknown")]), "about": call.digest,
         "remember": json.dumps({"key": needs}) if needs else None, "signature": rows[-1]["signature"] if rows else None,
     }  # fmt: skip
@@ -205,7 +211,7 @@ def _failure_draft(ex: Execution, call: Call, rows: Sequence[Row], last: dict[st
         unchanged = all(r["outcome"] != "unknown" for r in rows) or None
     return escalate.failure(
         situation(ex, call.step.name), step=call.step.name, subject=subject_of(call),
-        resource=o.resource or (rows[-1]["resource"] if rows else None), tried=_tried(rows),
+        resource=_resource(o.resource) or (rows[-1]["resource"] if rows else None), tried=_tried(rows),
         alternatives=tuple(
             Alternative(label=a.label, usd=o.cost.usd if o.cost else None, seconds=None, ask=a.ask)
             for a in call.step.hooks.approaches
@@ -247,6 +253,8 @@ async def wait_for(ex: Execution, call: Call, question_id: str) -> None:
 
 async def answered(ex: Execution, call: Call, row: Row) -> Row:
     """Wait until a question of this call, or the one it was folded into, is no longer open."""
+    if row["status"] != "open":
+        return row
     item = call.place.item
     async with aside(ex, call):
         return await (ex.answered(row) if item is None else item.answered(ex, row))
@@ -284,7 +292,7 @@ async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
         "resource": verdict.resource, "inputs": None, "source_digest": ex.workflow.digest, "identical": 0, "usd": None,
         "tokens": None, "started_us": now,
     }  # fmt: skip
-    draft = escalate.body(situation(ex), reason=verdict.reason, where=where)
+    draft = escalate.body(situation(ex), reason=str(row["reason"]), where=where)
     earlier = ex.questions.get(("", QuestionKind.FAILURE.value, BODY), [])
     a = Asking(
         id=ex.edge.new_id("q"), branch="", key=BODY, n=len(earlier) + 1, kind=QuestionKind.FAILURE, draft=draft,

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, get_type_hints
 
@@ -121,13 +121,32 @@ def _revealed(value: Any, whole: bool) -> Any:  # noqa: FBT001
     return value.reveal() if type(value) is Secret and not whole else value
 
 
+class ExitCalled(RuntimeError):
+    """The code of a step or a workflow called ``sys.exit()``: a failure of that code, not the end of the program around it."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__(f"the code called sys.exit({code!r})")
+        self.code = code
+
+
+async def without_exit(made: Coroutine[Any, Any, Any]) -> Any:
+    """Await *made*; a ``sys.exit()`` in it is a failure like any other."""
+    try:
+        return await made
+    except SystemExit as told:
+        raise ExitCalled(told.code) from told
+
+
 async def call_plain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call *fn*: a coroutine function here, any other in a thread with the same context."""
-    if is_async(fn):
-        return await fn(*args, **kwargs)
-    context = contextvars.copy_context()
-    made = await run_in_thread(functools.partial(context.run, fn, *args, **kwargs))
-    return await made if inspect.isawaitable(made) else made
+    try:
+        if is_async(fn):
+            return await fn(*args, **kwargs)
+        context = contextvars.copy_context()
+        made = await run_in_thread(functools.partial(context.run, fn, *args, **kwargs))
+        return await made if inspect.isawaitable(made) else made
+    except SystemExit as told:
+        raise ExitCalled(told.code) from told
 
 
 async def call_bound(fn: Callable[..., Any], bound: Mapping[str, Any]) -> Any:
@@ -140,6 +159,6 @@ def start_plain(fn: Callable[..., Any], bound: Mapping[str, Any]) -> asyncio.Fut
     """Start *fn*: a coroutine function as a task (it can be cancelled), any other in a thread (it cannot)."""
     args, kwargs = passed(fn, bound)
     if is_async(fn):
-        return asyncio.get_running_loop().create_task(fn(*args, **kwargs))
+        return asyncio.get_running_loop().create_task(without_exit(fn(*args, **kwargs)))
     context = contextvars.copy_context()
     return run_in_thread(functools.partial(context.run, fn, *args, **kwargs))

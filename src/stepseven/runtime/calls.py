@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Coroutine, Generator
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 from zlib import crc32
 
 from pydantic_core import from_json, to_json
 
-from stepseven.errors import KeyRequired, Superseded
+from stepseven.errors import KeyRequired, SecretFound, Superseded
 from stepseven.model import EffectKind
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place
@@ -20,6 +21,7 @@ from stepseven.store.redact import MASK, find_secret
 from stepseven.transitions.state import Record, RecordKey
 
 if TYPE_CHECKING:
+    from stepseven.keys import KeyPaths
     from stepseven.runtime.execution import Execution
 
 R = TypeVar("R")
@@ -167,10 +169,10 @@ class Call(Deferred[Any]):
         """The arguments as JSON, for the person who has to decide."""
         return whole(self.texts)
 
-    def inner_branch(self) -> str:
-        """Where the calls go that the step's own code makes."""
+    def inner_branch(self, name: str | None = None) -> str:
+        """Where the calls go that the step's own code makes (under another *name* of the step)."""
         key = self.key[2]
-        return join(self.key[0], f"{self.step.name}[{key if len(key) <= _READABLE and '/' not in key else digest(key)}]")
+        return join(self.key[0], f"{name or self.key[1]}[{key if len(key) <= _READABLE and '/' not in key else digest(key)}]")
 
     def begin(self) -> Coroutine[Any, Any, Any]:
         """The coroutine that answers it from its record, or runs it."""
@@ -219,21 +221,42 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     bound = step.parameters.bind(args, kwargs)
     recorded = step.parameters.recorded(bound)
     texts = {name: text_of(value, name) for name, value in recorded.items()}
-    inputs_text = whole(texts)
+    inputs_text, masked = whole(texts), False
     if find_secret(inputs_text) is not None:
-        texts = _guarded(step, texts)
+        texts, masked = _guarded(step, texts), True
         inputs_text = whole(texts)
     inputs = digest(inputs_text)
     if o.effect is not EffectKind.READ:
-        key = step.key_paths.text(bound) if step.key_paths is not None else _once(step, here, inputs)
+        key = _key_text(step, step.key_paths, bound, masked=masked) if step.key_paths is not None else _once(step, here, inputs)
     elif o.match == "order":
         key = f"#{here.number(step.name)}"
     else:
-        key = step.key_paths.text(bound) if step.key_paths is not None else inputs
+        key = _key_text(step, step.key_paths, bound, masked=masked) if step.key_paths is not None else inputs
         n = here.number(f"{step.name}\0{key}")
         if n > 1:
             key = f"{key}~{n}"
     return Call(step, here, (here.branch, step.name, key), inputs, bound, texts, run)
+
+
+def _key_text(step: Step[Any, Any], paths: KeyPaths, bound: dict[str, Any], *, masked: bool) -> str:
+    """The business key; its digest where it holds a credential that the step has masked. *masked*: an argument was."""
+    text = paths.text(bound)
+    plain = unquote(text) if "%" in text else text
+    what = find_secret(plain)
+    if what is None and masked:  # some are recognised by their name only, as under "Authorization"
+        parts = (unquote(part) for part in text.split("/"))
+        named = (find_secret(to_json({path[-1]: part}).decode()) for path, part in zip(paths.paths, parts, strict=False))
+        what = next(filter(None, named), None)
+    if what is None:
+        return text
+    if step.settings.secrets == "mask":
+        return digest(text)
+    raise SecretFound(f"{step.name}: key", what)
+
+
+def nameable(text: str) -> str:
+    """What names a record of the run's handle: a credential only by its digest."""
+    return text if find_secret(text) is None else digest(text)
 
 
 def _guarded(step: Step[Any, Any], texts: dict[str, str]) -> dict[str, str]:

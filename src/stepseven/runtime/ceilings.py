@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
@@ -15,12 +15,18 @@ from stepseven.transitions.questions import limit_unit
 from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Row
+    from stepseven.store.base import Row, Tx
 
 DAY_US = 86_400_000_000
 WHATS = tuple(f.name for f in fields(Limits))
+
+
+class NoRoom(Exception):
+    """Another run of the client was faster: everything is looked at again."""
 
 
 @dataclass(slots=True)
@@ -53,8 +59,12 @@ async def reserve(ex: Execution, call: Call) -> int:
         await _wait(ex, call, full, needs[full], others)
     ex.reserved.uusd += uusd
     ex.reserved.steps += 1
-    for what in limited:
-        await _withdraw(ex, what)  # there is room: nobody has to decide any more
+    try:
+        for what in limited:
+            await _withdraw(ex, what)  # there is room: nobody has to decide any more
+    except BaseException:  # cancelled, too: the try will not run
+        free(ex, uusd)
+        raise
     return uusd
 
 
@@ -113,10 +123,35 @@ def plenty(ex: Execution) -> bool:
 
 
 async def _others_today(ex: Execution) -> int:
+    params = _today(ex)
+    return await ex.store.read(lambda tx: _others(tx, params))
+
+
+def _today(ex: Execution) -> dict[str, Any]:
+    return {"client_id": ex.hold.client_id, "run_no": ex.hold.run_no, "since_us": ex.now_us() // DAY_US * DAY_US}
+
+
+def _others(tx: Tx, params: dict[str, Any]) -> int:
     """What the client's other runs have spent today (UTC), in micro-USD; tries under way with what they declared."""
-    params = {"client_id": ex.hold.client_id, "run_no": ex.hold.run_no, "since_us": ex.now_us() // DAY_US * DAY_US}
-    row = await ex.store.read(lambda tx: tx.one(tx.sql.client_spend, params))
+    row = tx.one(tx.sql.client_spend, params)
     return int(row["uusd"] or 0) if row is not None else 0
+
+
+def last_look(ex: Execution) -> Callable[[Tx], None]:
+    """For the transaction in which a paid try begins: whether another run has spent the rest of the day since ``reserve``.
+
+    What it gives raises ``NoRoom``.
+    """
+    if ex.limits is None or ex.limits.client_usd_per_day is None:
+        return lambda _: None
+    what, params = "client_usd_per_day", _today(ex)
+    left_uusd = round((ceiling(ex, what) - used(ex, what, 0)) * 1e6)  # this try is reserved already
+
+    def check(tx: Tx) -> None:
+        if _others(tx, params) > left_uusd:
+            raise NoRoom
+
+    return check
 
 
 def _mine_today(ex: Execution) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide.classify import Handling, Proof, Verdict
 from stepseven.errors import StepFailed, Superseded
 from stepseven.model import FailureKind, RunStatus
-from stepseven.runtime import reading
+from stepseven.runtime import known, reading
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import free_text
 from stepseven.transitions.state import Record, choice_of
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import RunMemory
     from stepseven.store.base import Row
+    from stepseven.transitions.state import RecordKey
 
 BY_HAND = "by hand"
 MOST_RERUNS = 3  # DESIGN §6: choices are few, so that a question is answered in a minute
+_TURN = re.compile(r"#[0-9]+")  # the key of an order-matched call
 _BAD_INPUT = frozenset({400, 422})
 
 
@@ -76,7 +79,7 @@ async def fits(ex: Execution, call: Call, move: policy.Obey) -> bool:
 
 def _skipped(ex: Execution, call: Call, by: str | None) -> Record:
     return Record(
-        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        id=ex.next_id(), branch=call.branch, name=call.key[1], key=call.key[2], generation=ex.generation(call.key),
         state="skipped", effect=call.step.settings.effect.value if call.step.settings.writes else None, inputs=call.digest,
         args=call.args(), summary="skipped", why=f"skipped by {by or 'a person'}", started_us=ex.now_us(), ended_us=ex.now_us(),
     )  # fmt: skip
@@ -86,7 +89,8 @@ async def given_value(ex: Execution, call: Call, given: Any, why: str) -> Any:
     """Record a value a person gave as the step's result."""
     value = call.step.typed.validate_python(given)
     record, text, value = reading.made(ex, call, value, Attempt(), ex.now_us(), approach=BY_HAND)
-    record.usd, record.why = None, why
+    again = record.why if record.why is not None and reading.OTHER_RESULT in record.why else None
+    record.usd, record.why = None, why if again is None else f"{why}; {again}"
     await ex.append(record, durable=True, text=text)
     return value
 
@@ -94,7 +98,7 @@ async def given_value(ex: Execution, call: Call, given: Any, why: str) -> Any:
 async def give_up(ex: Execution, call: Call, reason: str, kind: str) -> StepFailed:
     """Record that the step failed for good: a resume raises the same."""
     record = Record(
-        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        id=ex.next_id(), branch=call.branch, name=call.key[1], key=call.key[2], generation=ex.generation(call.key),
         state="failed", inputs=call.digest, args=call.args(), summary=free_text(reason, 1000), why=kind,
         started_us=ex.now_us(), ended_us=ex.now_us(),
     )  # fmt: skip
@@ -131,6 +135,47 @@ def set_aside(ex: RunMemory) -> None:
             reading.drop(ex, ex.records[key])
 
 
+def generations(ex: RunMemory) -> Iterator[tuple[Record, Record]]:
+    """Each read that was made anew: the record before, and the one after. In the order made."""
+    before: dict[RecordKey, Record] = {}
+    if not ex.older:
+        return
+    for new in sorted((*ex.older, *ex.records.values()), key=lambda r: r.id):
+        if new.effect is None and not new.name.startswith(("run.", "client.")):
+            key = (new.branch, new.name, new.key)
+            if key in before:
+                yield before[key], new
+            before[key] = new
+
+
+def other_result(old: Record, new: Record) -> bool:
+    """Whether a read that was made anew gave another result."""
+    return old.state == new.state == "done" and (old.result, old.artifact) != (new.result, new.artifact)
+
+
+def overtaken(ex: RunMemory) -> None:
+    """What was read in a branch between a model turn and its being asked something else answers no more (``match="order"``).
+
+    It was so when that turn ran again; what is not asked for before the run is put away would answer afterwards.
+    """
+    gone: set[int] = set()  # no turn of its own any more when it was made anew
+    for old, new in list(generations(ex)):
+        if old.id not in gone and old.inputs != new.inputs and _is_turn(ex, new):
+            span = range(old.id, new.id)
+            gone.update(r.id for r in (*ex.older, *ex.records.values()) if r.branch == new.branch and r.id in span)
+    for record in [r for r in ex.records.values() if r.id in gone]:
+        if record.effect is None and not record.name.startswith(reading.PINNED):
+            reading.drop(ex, record)
+
+
+def _is_turn(ex: RunMemory, record: Record) -> bool:
+    """Whether a record's key is its place in the order of calls, and not a business key that looks like one."""
+    if _TURN.fullmatch(record.key) is None:
+        return False
+    step = known.find(record.name, ex.workflow.fn.__module__)
+    return step is None or step.settings.match == "order"
+
+
 def older(record: Record, branch: str, name: str, asked_seq: int) -> bool:
     """Whether *record* is one of step *name*, from before a question asked in *branch*, that *branch* builds on."""
     around = not record.branch or branch == record.branch or branch.startswith(record.branch + "/")
@@ -148,7 +193,7 @@ def rerunnable(ex: Execution, call: Call, error: dict[str, Any]) -> tuple[str, .
 
 
 def _made_before(record: Record, call: Call) -> bool:
-    own = record.name == call.step.name or record.name.startswith(("run.", "client."))
+    own = record.name == call.key[1] or record.name.startswith(("run.", "client."))
     return record.branch == call.branch and record.state == "done" and record.effect is None and not own
 
 

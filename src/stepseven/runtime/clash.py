@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def _key(call: Call, held: Claim) -> str:
-    return f"{call.step.name}/{call.key[2]}/{held.claim_id}/{call.digest}"
+    return f"{call.key[1]}/{call.key[2]}/{held.claim_id}/{call.digest}"
 
 
 def seconds_wanted(ex: Execution, call: Call) -> int:
     """Up to which generation a person wanted "a second one" for exactly these inputs."""
-    prefix, suffix = f"{call.step.name}/{call.key[2]}/", f"/{call.digest}"
+    prefix, suffix = f"{call.key[1]}/{call.key[2]}/", f"/{call.digest}"
     wanted = 0
     for (branch, kind, key), rows in ex.questions.items():
         if kind == QuestionKind.CONFLICT.value and branch == call.branch and key.startswith(prefix) and key.endswith(suffix):
@@ -73,7 +73,7 @@ async def settled_other(ex: Execution, call: Call, held: Claim, found: Any) -> s
 async def found_other(ex: Execution, call: Call, held: Claim, found: Any) -> sending.Sent:
     """The probe found something under our key that is not what we meant."""
     there = found if isinstance(found, dict) else {"found": str(found)}
-    first = json.loads(json.dumps(there, default=str))
+    first = json.loads(guard(json.dumps(there, default=str), "found", secrets="mask"))
     row = await _asked(ex, call, held, first, None, "something else is there under the same key")
     if row is None:
         return sending.Sent(doubt=held)
@@ -95,7 +95,7 @@ async def _asked(ex: Execution, call: Call, held: Claim, first: dict[str, Any] |
             now=json.loads(call.arguments()), receipt=receipt, reason=reason,
         )  # fmt: skip
         draft.context["generation"] = held.generation
-        row = await asking.store(ex, QuestionKind.CONFLICT, _key(call, held), draft, branch=call.branch, step=call.step.name)
+        row = await asking.store(ex, QuestionKind.CONFLICT, _key(call, held), draft, branch=call.branch, step=call.key[1])
     return await _answered(ex, call, row)
 
 
@@ -113,7 +113,7 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
     """The same thing: the first receipt is this call's result, too."""
     value = call.step.typed.decode(text)
     record = Record(
-        id=ex.next_id(), branch=call.branch, name=call.step.name, key=call.key[2], generation=ex.generation(call.key),
+        id=ex.next_id(), branch=call.branch, name=call.key[1], key=call.key[2], generation=ex.generation(call.key),
         state="done", effect=call.step.settings.effect.value, inputs=call.digest, args=call.args(),
         summary=reading.summary_of(call, value), started_us=ex.now_us(), ended_us=ex.now_us(),
         why=f"the same thing, says {row['answered_by'] or 'a person'}: the first is kept",
@@ -127,23 +127,27 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
 
 async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
     """An earlier step gave another result than last time, and a receipt of this step stands that nobody asked for: ask."""
-    if call.branch not in ex.diverged or call.key in ex.records:
+    if call.key in ex.records or not ex.other_before(call.branch):
         return None
     old = ex.unused_like(call.key)
+    while old is not None and _replaced(ex, call, old):
+        old.used = True
+        old = ex.unused_like(call.key)
     if old is None or old.effect is None:
         return None
-    key = f"{call.step.name}/{call.key[2]}/{old.key}"
+    key = f"{call.key[1]}/{call.key[2]}/{old.key}"
     rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, key), [])
     row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
     text = ex.result_text(old) or "null"
     if row is None:
-        first = await ex.store.read(lambda tx: _first_arguments(tx, ex.hold.run_no, old))
+        first = await ex.store.read(lambda tx: _first_arguments(tx, call, old))
         draft = escalate.conflict(
             asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
             now=json.loads(call.arguments()), receipt=json.loads(text),
             reason="an earlier step gave another result than last time",
         )  # fmt: skip
-        row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.step.name)
+        draft.context["replaces"] = old.key
+        row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.key[1])
     answered = await _answered(ex, call, row)
     if answered is None:
         return sending.Sent()
@@ -153,10 +157,20 @@ async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
     return sending.Sent(done=True, value=await _keep_first(ex, call, text, answered))
 
 
-def _first_arguments(tx: Tx, run_no: int, record: Record) -> dict[str, Any] | None:
+def _replaced(ex: Execution, call: Call, old: Record) -> bool:
+    """Whether it is on record what became of *old* instead: a person said so when another key was asked about."""
+    for (branch, kind, key), rows in ex.questions.items():
+        if branch == call.branch and kind == QuestionKind.CONFLICT.value and rows[-1]["status"] == "answered":
+            about = json.loads(rows[-1]["context"]).get("replaces")
+            if about == old.key and key.startswith(f"{call.key[1]}/") and key != f"{call.key[1]}/{call.key[2]}/{old.key}":
+                return True
+    return False
+
+
+def _first_arguments(tx: Tx, call: Call, record: Record) -> dict[str, Any] | None:
     """What a recorded write was called with, for people."""
-    for row in tx.all(tx.sql.effects, {"run_no": run_no}):
-        if row["step"] == record.name and row["inputs"] == record.inputs and row["arguments"]:
+    for row in tx.all(tx.sql.effects, {"run_no": call.execution.hold.run_no}):
+        if row["step"] in (record.name, call.step.name) and row["inputs"] == record.inputs and row["arguments"]:
             found: dict[str, Any] = json.loads(row["arguments"])
             return found
     return None

@@ -89,7 +89,24 @@ def honoured_us(idempotent: bool | str) -> int | None:  # noqa: FBT001
     return int(found[1]) * _UNIT_S[found[2]] * 1_000_000
 
 
+def _check_types(o: StepOptions) -> None:
+    cost: Any = o.cost
+    if cost is not None and not isinstance(cost, Cost):
+        raise TypeError(f"step {o.name!r}: cost={o.cost!r}: say Cost(usd=…)")
+    numbers: tuple[tuple[Any, str], ...] = ((o.timeout, "timeout"), (o.settle, "settle"))
+    for number, what in numbers:
+        if number is not None and not isinstance(number, int | float):
+            raise TypeError(f"step {o.name!r}: {what}={number!r}: seconds, as a number")
+    hooks: tuple[tuple[Any, str], ...] = ((o.summary, "summary"), (o.check, "check"), (o.classify, "classify"))
+    for hook, what in hooks:
+        if hook is not None and not callable(hook):
+            raise TypeError(f"step {o.name!r}: {what}={hook!r} cannot be called: give a function")
+    if o.timeout == 0:
+        raise ValueError(f"step {o.name!r}: timeout=0: no try could ever end in time")
+
+
 def _check(o: StepOptions) -> None:  # noqa: C901 - a list of independent checks
+    _check_types(o)
     if not _NAME.fullmatch(o.name) or o.name.startswith(_RESERVED):
         raise ValueError(f"step name {o.name!r}: use letters, digits, '_', '.', '-'; not beginning with 'run.' or 'client.'")
     for value, allowed, what in (
@@ -258,6 +275,8 @@ class BoundStep(Step[P, R]):
 def normal(options: dict[str, Any]) -> dict[str, Any]:
     """Options as the decorator takes them, in the types ``StepOptions`` keeps."""
     if "effect" in options:
+        if options["effect"] not in set(EffectKind):
+            raise ValueError(f"effect={options['effect']!r}: one of {', '.join(map(repr, map(str, EffectKind)))}")
         options["effect"] = EffectKind(options["effect"])
     for name in ("ignore", "renamed_from"):
         if name in options:

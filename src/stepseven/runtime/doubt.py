@@ -22,7 +22,7 @@ from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
 from stepseven.runtime.waits import STEP_CODE
-from stepseven.store.codec import Typed
+from stepseven.store.codec import Typed, free_text
 from stepseven.transitions import effects, steps
 from stepseven.transitions.effects import Claim, Intent
 from stepseven.transitions.state import choice_of
@@ -185,7 +185,7 @@ async def _look_failed(
     if errors < PROBE_TRIES:
         await ex.until(ex.now_us() + 500_000 * 2**errors, f"looking again whether {call.step.name} is there")
     else:
-        reason = trouble.verdict_of(ex, call, error).reason
+        reason = free_text(trouble.verdict_of(ex, call, error).reason, 300)
         await _ask(ex, call, intent, held, f"the look-up failed: {reason}")
     return None
 
@@ -315,7 +315,7 @@ async def _without_probe(ex: Execution, call: Call, intent: Intent, held: Claim)
 
 
 def _key(call: Call, held: Claim) -> str:
-    return f"{call.step.name}/{call.key[2]}#{held.claim_id}:{held.tries}"
+    return f"{call.key[1]}/{call.key[2]}#{held.claim_id}:{held.tries}"
 
 
 def _question(ex: Execution, call: Call, held: Claim) -> Row | None:
@@ -339,7 +339,7 @@ async def _ask(ex: Execution, call: Call, intent: Intent, held: Claim, why: str)
     schema = call.step.typed.json_schema()
     signature = row["signature"] if row is not None else None
     details: dict[str, Any] = {
-        "branch": call.branch, "step": call.step.name, "attempts": failed, "schema": json.dumps(schema) if schema else None,
+        "branch": call.branch, "step": call.key[1], "attempts": failed, "schema": json.dumps(schema) if schema else None,
         "signature": f"unknown outcome, {why.split(':', 1)[0]}, {signature}" if signature else None,
     }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from stepseven.errors import UnknownRun
@@ -29,6 +30,7 @@ class Driven:
     task: asyncio.Task[Row]
     loop: asyncio.AbstractEventLoop
     execution: Lifecycle | None = None
+    released: bool = False  # given back: nobody here drives it on
 
 
 class Driver:
@@ -38,6 +40,7 @@ class Driver:
         self.services = services
         self.driven: dict[str, Driven] = {}
         self._admitting: dict[str, asyncio.Event] = {}
+        self._waiting: set[asyncio.Task[bool]] = set()  # callers that wait for a parked run to move
         services.worker.on_lost = self._lost
 
     # -- entry ----------------------------------------------------------------------------------------------------------
@@ -63,9 +66,9 @@ class Driver:
             if RunStatus(row["status"]).ended:
                 return row
             first = [(taken, loaded)] if taken is not None else []
-            driven = self._driven(run_id, workflow, wait, recovery=False, first=first)
+            driven = self._driven(run_id, workflow, recovery=False, first=first)
             self._admitted(run_id, admitted)
-            return await self._wait_for(run_id, driven)
+            return await self._see_through(run_id, workflow, driven, wait)
         finally:
             self._admitted(run_id, admitted)
             self.services.store.leave()
@@ -80,7 +83,8 @@ class Driver:
         self.services.worker.start()
         self.services.store.enter()
         try:
-            return await self._wait_for(run_id, self._driven(run_id, workflow, wait, recovery=recovery, first=[]))
+            driven = self._driven(run_id, workflow, recovery=recovery, first=[])
+            return await self._see_through(run_id, workflow, driven, wait)
         finally:
             self.services.store.leave()
 
@@ -92,7 +96,6 @@ class Driver:
         self,
         run_id: str,
         workflow: Workflow[Any, Any],
-        wait: float | None,
         *,
         recovery: bool,
         first: list[tuple[Taken, Loaded | None]],
@@ -101,10 +104,27 @@ class Driver:
         driven = self._mine(run_id)
         if driven is None:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._drive(run_id, workflow, wait, recovery, first), name=f"stepseven run {run_id}")
+            task = loop.create_task(self._drive(run_id, workflow, recovery, first), name=f"stepseven run {run_id}")
             driven = self.driven[run_id] = Driven(task, loop)
             task.add_done_callback(lambda t: self._forget(run_id, t))
         return driven
+
+    async def _see_through(self, run_id: str, workflow: Workflow[Any, Any], driven: Driven, wait: float | None) -> Row:
+        """Wait as this caller said: it drives the run on whenever it moved. Another caller may wait longer, or not at all."""
+        edge = self.services.edge
+        give_up = None if wait is None else edge.monotonic() + wait
+        while True:
+            row = await self._wait_for(run_id, driven)
+            if driven.released or RunStatus(row["status"]).ended:
+                return row
+            waiting = asyncio.get_running_loop().create_task(self._moved(row, give_up))
+            self._waiting.add(waiting)
+            try:
+                if not await waiting:
+                    return await self._row(run_id)
+            finally:
+                self._waiting.discard(waiting)
+            driven = self._driven(run_id, workflow, recovery=False, first=[])
 
     async def _wait_for(self, run_id: str, driven: Driven) -> Row:
         """Wait for a driven run. Running it and waiting for it are separate tasks: who stops waiting does not stop it."""
@@ -127,12 +147,11 @@ class Driver:
         self,
         run_id: str,
         workflow: Workflow[Any, Any],
-        wait: float | None,
         recovery: bool,  # noqa: FBT001
         first: list[tuple[Taken, Loaded | None]],
     ) -> Row:
+        """Execute until the run ends, or is parked for longer than is waited for in memory. Nobody's ``wait=`` counts here."""
         edge = self.services.edge
-        give_up = None if wait is None else edge.monotonic() + wait
         while True:
             taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
             if taken.hold is not None and loaded is not None:
@@ -143,10 +162,15 @@ class Driver:
                 if over is Over.AGAIN:
                     continue
                 if over is Over.RELEASED:
+                    self.driven[run_id].released = True
                     return await self._row(run_id)
+            elif self.services.worker.doubts(taken.run["owner"]):
+                await edge.sleep_until(edge.now_us() + round(POLL_S * 1e6))
+                continue
             row = await self._row(run_id)
-            if RunStatus(row["status"]).ended or not await self._wait_more(row, give_up):
+            if not self._wakes_soon(row):
                 return row
+            await edge.sleep_until(row["wake_us"])
             recovery = False
 
     async def _execute(self, workflow: Workflow[Any, Any], taken: Taken, loaded: Loaded, *, recovery: bool) -> Over:
@@ -156,12 +180,18 @@ class Driver:
         driven = self.driven.get(hold.run_id)
         if driven is not None:
             driven.execution = execution
-        fences = self.services.worker.fences
+        fences, executed = self.services.worker.fences, self.services.worker.executed
+        executed[hold.run_no], over = execution.executed_us, Over.AGAIN
         fences[hold.run_no] = hold.fence
         try:
-            return await execution.execute(poisoned=taken.poisoned)
+            over = await execution.execute(poisoned=taken.poisoned)
+            return over
         finally:
             fences.pop(hold.run_no, None)
+            if over is Over.AGAIN:  # it is still owned: what it has taken so far is stored when it is given back
+                executed[hold.run_no] = partial(int, execution.executed_us())
+            else:
+                del executed[hold.run_no]
             if driven is not None:
                 driven.execution = None
 
@@ -176,7 +206,7 @@ class Driver:
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
             row = runs.known(tx, run_id)
             if row["owner"] == worker.id and row["no"] not in worker.fences:  # the store failed when it was to be given back
-                stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us())
+                stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us(), worker.executed_us(row["no"]))
                 row = runs.known(tx, run_id)
             taken = self._take(tx, row, workflow)
             return taken, load(tx, row["no"]) if taken.hold is not None else None
@@ -189,16 +219,19 @@ class Driver:
             raise UnknownRun(run_id)
         return row
 
-    async def _wait_more(self, row: Row, give_up: float | None) -> bool:
-        """Wait for what moves the run, if that is to be waited for: ``True`` = look again."""
+    def _wakes_soon(self, row: Row) -> bool:
+        """Whether the run waits for a timer that every caller waits for."""
+        timer = row["status"] == "waiting" and row["waiting_for"] != WaitingFor.PERSON and row["wake_us"] is not None
+        return timer and bool(row["wake_us"] - self.services.edge.now_us() <= SHORT_WAIT_US)
+
+    async def _moved(self, row: Row, give_up: float | None) -> bool:
+        """Wait for what moves the run, as long as the caller waits: ``True`` = drive it on."""
         edge = self.services.edge
         status = row["status"]
         while row["status"] == status != "queued":
-            left = None if give_up is None else give_up - edge.monotonic()
-            timer = status == "waiting" and row["waiting_for"] != WaitingFor.PERSON and row["wake_us"] is not None
-            if timer and row["wake_us"] - edge.now_us() <= SHORT_WAIT_US:
-                await edge.sleep_until(row["wake_us"])
+            if self._wakes_soon(row):
                 return True
+            left = None if give_up is None else give_up - edge.monotonic()
             if left is None or left <= 0:
                 return False
             await edge.sleep_until(edge.now_us() + round(min(POLL_S, left) * 1e6))
@@ -252,8 +285,11 @@ class Driver:
                 driven.execution.release("its process closed the layer")
             else:
                 driven.task.cancel()
-        if mine:
-            await asyncio.gather(*(d.task for d in mine), return_exceptions=True)
+        waiting = [task for task in self._waiting if task.get_loop() is loop]
+        for task in waiting:
+            task.cancel()
+        if mine or waiting:
+            await asyncio.gather(*(d.task for d in mine), *waiting, return_exceptions=True)
 
 
 def last_us(loaded: Loaded) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: ids are read aloud
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # it goes on while the machine sleeps: a gate shuts meanwhile
 
 
 class Edge:
@@ -25,6 +26,10 @@ class Edge:
     def monotonic(self) -> float:
         """A clock that never jumps, in seconds."""
         return time.monotonic()
+
+    def since_boot(self) -> float:
+        """The same, but it goes on while the machine is suspended, where the system can tell: what others see pass of us."""
+        return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
     def chance(self) -> float:
         """Uniform in [0, 1)."""
@@ -71,28 +76,52 @@ def this_process() -> Process:
 
 
 def _boot() -> str:
-    """Which start of the machine this is."""
+    """Which start of the machine this is, and which of its processes are seen here: containers share a kernel and its boot."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return "unknown"  # this /proc shows another namespace's processes
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot_id}:{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return "unknown"  # no proof of death then: the lease decides
 
 
 def started(pid: int) -> str | None:
-    """When the kernel started *pid*; ``None`` if there is no such process, or it is a zombie."""
+    """When the kernel started *pid*; ``None`` if there is no such process, or it is a zombie; else ``unknown``."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+        stat = _stat(pid)
     except FileNotFoundError:
-        return None
+        return None if _all_visible() else "unknown"
     except OSError:
         return "unknown"
     fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
+def _stat(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+
+
+def _all_visible() -> bool:
+    """Whether a process that is not in /proc is gone, and not only hidden from us (``hidepid``, or no /proc at all)."""
+    try:
+        return bool(_stat(1) and _stat(os.getpid()))
+    except OSError:
+        return False
+
+
 def proven_dead(p: Process, here: Process) -> bool:
     """Whether *p* certainly runs no more: same host and start of the machine, and its pid is gone or someone else's."""
-    if p.host != here.host or p.boot != here.boot or "unknown" in (here.boot, p.started):
+    if not _comparable(p, here):
         return False
     now = started(p.pid)
     return now is None or (now not in ("unknown", p.started))
+
+
+def seen_alive(p: Process, here: Process) -> bool:
+    """Whether *p* certainly runs, or is stopped, on this machine."""
+    return _comparable(p, here) and started(p.pid) == p.started
+
+
+def _comparable(p: Process, here: Process) -> bool:
+    return p.host == here.host and p.boot == here.boot and "unknown" not in (here.boot, p.started)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import EffectKind, WaitingFor
@@ -26,6 +26,8 @@ from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Hold, Record
 
 SETTLE_PATIENCE_US = 15 * 60 * 1_000_000  # an ending run looks itself whether its writes happened; nobody would wake it
+
+T = TypeVar("T")
 
 
 class Execution(RunMemory):
@@ -92,6 +94,9 @@ class Execution(RunMemory):
         def unit(tx: Tx) -> None:
             steps.append(tx, self.hold, record, now_us=now, artifact=artifact, begun=begun)
 
+        def kept(_: Any) -> None:
+            self.keep(record)
+
         if artifact is None and begun is None:
             statement, values = record.insert(self.store.sql, self.hold.values())
             try:
@@ -99,31 +104,50 @@ class Execution(RunMemory):
                 if written is None:  # it has to queue
                     written = await self.store.append(statement, values, durable=durable)
             except asyncio.CancelledError:
-                self.keep(record)  # what is queued will be written: who asks next must not run it again
+                kept(None)  # it is written: who asks next must not run it again
                 raise
             except StoreUnavailable as error:
                 raise self.abandon(error) from error
-            if not written:  # we have to know why not
-                await self.write(unit, durable=durable)
+            if written:
+                kept(None)
+            else:  # we have to know why not
+                await self.write(unit, durable=durable, then=kept)
         else:
-            await self.write(unit, durable=durable)
-        self.keep(record)
+            await self.write(unit, durable=durable, then=kept)
         if self.services.watchers:
             self.tell_step(record)
 
-    async def write(self, unit: Callable[[Tx], Any], *, durable: bool) -> Any:
-        """One transaction on this run. It is finished even if the caller is cancelled meanwhile.
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, then: Callable[[T], None] | None = None) -> T:
+        """One transaction on this run. It is finished, and *then* called, even if the caller is cancelled meanwhile.
+
+        Args:
+            unit: what to write.
+            durable: wait for the disk.
+            then: brings the memory up to what was written; a cancelled caller would leave the two apart.
 
         Raises:
             Superseded: the run is no longer ours.
         """
+        written: list[T] = []
+
+        def noted(tx: Tx) -> T:
+            written[:] = (unit(tx),)
+            return written[0]
+
         try:
-            return await self.store.write(unit, durable=durable or self.full)
+            result = await self.store.write(noted, durable=durable or self.full)
+        except asyncio.CancelledError:  # the store lets it out only after the commit
+            if then is not None and written:
+                then(written[0])
+            raise
         except Superseded as signal:
             self.lose(signal.why)
             raise
         except StoreUnavailable as error:
             raise self.abandon(error) from error
+        if then is not None:
+            then(result)
+        return result
 
     # -- waiting --------------------------------------------------------------------------------------------------------
 
@@ -265,7 +289,7 @@ class Execution(RunMemory):
         await asyncio.get_running_loop().create_future()
 
 
-def _expire(hold: Hold, question_id: str, now_us: int, tx: Tx) -> Row | None:
+def _expire(hold: Hold, question_id: str, now_us: int, tx: Tx) -> Row:
     return questions.expire(tx, hold, question_id, now_us)
 
 

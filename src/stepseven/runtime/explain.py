@@ -29,15 +29,15 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
         also = f", and {_asks(asked)}" if asked else ""
         return f"Run {run_id} is {status.value}: worker {run['owner']} executes it{at}{also}."
     if run["owner"] is not None:
-        return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` or any worker goes on at once."
+        return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once."
     if asked:
         return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}."
     if status is RunStatus.QUEUED:
         reason = f" ({run['reason']})" if run["reason"] else ""
-        return f"Run {run_id} is ready{reason}: `stepseven resume {run_id}` or a worker takes it{_next(run)}."
+        return f"Run {run_id} is ready{reason}: `stepseven resume {run_id}` goes on{_next(run)}."
     if run["wake_us"] is not None:
         return (
-            f"Run {run_id} waits until {_time(run['wake_us'])} ({run['reason']}); then `stepseven resume {run_id}` or a worker "
+            f"Run {run_id} waits until {_time(run['wake_us'])} ({run['reason']}); then `stepseven resume {run_id}` "
             f"goes on{_next(run)}."
         )
     return (

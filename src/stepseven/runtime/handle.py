@@ -11,12 +11,12 @@ from uuid import UUID
 from stepseven.errors import NoRun, NotYetBuilt, StoreUnavailable
 from stepseven.model import Failure, FailureKind, Option, Spend, WaitingFor
 from stepseven.runtime import asking, mapping
-from stepseven.runtime.calls import Deferred, Later, Refusal
+from stepseven.runtime.calls import Deferred, Later, Refusal, nameable
 from stepseven.runtime.declared import Step, honoured_us
-from stepseven.runtime.inquiry import UNSET, Inquiry, ask, moment, pin_text
+from stepseven.runtime.inquiry import UNSET, Inquiry, ask, first_seen, moment
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.waits import DurableWait
-from stepseven.store.codec import canonical, digest, from_canonical, guard
+from stepseven.store.codec import canonical, digest, free_text, from_canonical, guard
 from stepseven.transitions import steps
 from stepseven.transitions.state import Record
 
@@ -113,7 +113,7 @@ class Run:
         return Later(self._ex, what, make(here))
 
     def _key(self, here: Place, kind: str, key: str | None, base: str) -> str:
-        text = key if key is not None else base
+        text = nameable(key if key is not None else base)
         n = here.number(f"{kind}\0{text}")
         return text if n == 1 else f"{text}~{n}"
 
@@ -314,14 +314,16 @@ class RunClient:
         run = self._run
         run._here()  # noqa: SLF001 - part of the handle
         ex = run._ex  # noqa: SLF001
-        pinned = json.loads(run._pin("", "client.get", key, lambda: pin_text(asking.known(ex, key))))  # noqa: SLF001
+        pinned = json.loads(run._pin("", "client.get", nameable(key), lambda: first_seen(ex, key)))  # noqa: SLF001
         return default if pinned is None else pinned["value"]
 
     def set(self, key: str, value: Any, *, source: str | None = None, by: str | None = None, valid: str | None = None) -> None:
         """Keep a fact about the client. A record of the run: a resume does not set it again."""
         run, ex = self._run, self._run._ex  # noqa: SLF001 - part of the handle
         here = run._here()  # noqa: SLF001
+        guard(canonical(key), "the name of a fact", secrets="refuse")
         text = guard(canonical(value, key), f"fact {key}", secrets="refuse")
+        source, by = (None if said is None else free_text(said, 300) for said in (source, by))
         name = run._key(here, "client.set", None, f"{key}={digest(text)}")  # noqa: SLF001
         record = ex.records.get((here.branch, "client.set", name))
         if record is None:

@@ -15,6 +15,7 @@ from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
 from stepseven.runtime import asking
 from stepseven.runtime.declared import honoured_us
+from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
 from stepseven.transitions.state import Record, choice_of
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from stepseven.store.base import Row
 
 UNSET: Any = object()
+FACT_FOUND = "client.found"  # name of the record that pins a fact a question did not have to be asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,33 @@ class Inquiry:
     default: Any
     remember: str | None
     valid: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse now what would be found out in weeks, when the answer comes."""
+        if not self.text.strip():
+            raise ValueError("run.ask: the question is empty: say what is asked")
+        if self.options is not None:
+            self._check_options(self.options)
+        if self.default is not UNSET:
+            ids = [o if isinstance(o, str) else o.id for o in self.options or ()]
+            why = None if not ids or self.default in ids else f"it is not one of {', '.join(ids)}"
+            why = why or self.accepts(self.default)
+            if why is not None:
+                raise ValueError(f"run.ask: default={self.default!r} is no answer to it: {why}")
+
+    def _check_options(self, options: Sequence[str | Option]) -> None:
+        if isinstance(options, str):
+            raise TypeError(f"run.ask: options={options!r} is one text: give a list of choices")
+        if not options:
+            raise ValueError("run.ask: options=[]: give at least one choice, or leave options out for a free answer")
+        ids: list[Any] = [o.id if isinstance(o, Option) else o for o in options]
+        strange = next((i for i in ids if not isinstance(i, str) or not i.strip()), None)
+        if strange is not None:
+            raise TypeError(f"run.ask: the choice {strange!r} is no text: choices are strings or Option(id=…)")
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"run.ask: a choice is there twice: {', '.join(ids)}")
+        if self.type is not str:
+            raise ValueError("run.ask: options= and type= do not go together: the answer is the chosen string")
 
     def about_digest(self) -> str | None:
         """What the answer is given on, by its content."""
@@ -66,48 +95,96 @@ async def ask(ex: Execution, here: Place, key: str, inquiry: Inquiry) -> Any:
         AskExpired: nobody answered before the deadline and there is no default.
         AskCancelled: the question was withdrawn.
     """
-    about, refused = inquiry.about_digest(), None
+    about, refused = inquiry.about_digest(), _Refused()
     while True:
-        row = None if refused else _standing(ex, here.branch, key, about)
-        if row is None and inquiry.remember is not None and refused is None:
-            fact = await pinned_fact(ex, inquiry.remember)
-            if fact is not None and inquiry.accepts(fact["value"]) is None:
-                return inquiry.value(fact["value"])
-        if row is None:
-            row = await _store(ex, here, key, inquiry, about, refused)
-        if here.item is None:
+        row = _standing(ex, here.branch, key, about)
+        if row is None or row["id"] == refused.id:
+            if inquiry.remember is not None and refused.id is None:
+                fact = await pinned_fact(ex, inquiry.remember)
+                if fact is not None and inquiry.accepts(fact["value"]) is None:
+                    return inquiry.value(fact["value"])
+            row = await _asked_once(ex, here, key, inquiry, about, refused.why)
+            if row is None:  # another task asked it meanwhile
+                continue
+        if here.item is None or row["status"] != "open":
             row = await ex.answered(row)
         else:
             async with here.item.aside():
                 row = await ex.answered(row)
         if row["status"] == "answered":
-            refused = inquiry.accepts(json.loads(row["answer"]))
-            if refused is None:
+            why = inquiry.accepts(json.loads(row["answer"]))
+            if why is None:
                 return inquiry.value(json.loads(row["answer"]))
+            refused = _Refused(row["id"], why)
             continue  # the schema let it pass and the type does not: the person is told why and asked again
-        if row["status"] == "withdrawn":
-            raise AskCancelled(row["id"], row["text"])
-        if row["fallback"] is not None:
-            return inquiry.value(json.loads(row["fallback"]))
-        raise AskExpired(row["id"], row["text"])
+        return _without_answer(inquiry, row)
+
+
+def _without_answer(inquiry: Inquiry, row: Row) -> Any:
+    """The default, of a question that was closed unanswered."""
+    if row["status"] == "withdrawn":
+        raise AskCancelled(row["id"], row["text"])
+    if row["fallback"] is not None:
+        return inquiry.value(json.loads(row["fallback"]))
+    raise AskExpired(row["id"], row["text"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The question whose answer is not of the asked type, and why."""
+
+    id: str | None = None
+    why: str | None = None
+
+
+async def _asked_once(ex: Execution, here: Place, key: str, q: Inquiry, about: str | None, refused: str | None) -> Row | None:
+    """Store the question; ``None`` if another task was storing one under this key: then look again."""
+    flight_key = ("ask", here.branch, key)
+    flight = ex.flights.get(flight_key)
+    if flight is not None:
+        await ex.shared(flight)
+        return None
+    flight = ex.flights[flight_key] = Flight()
+    try:
+        return await _store(ex, here, key, q, about, refused)
+    finally:
+        del ex.flights[flight_key]
+        flight.wake()
 
 
 async def pinned_fact(ex: Execution, key: str) -> dict[str, Any] | None:
-    """A fact as this run saw it first; one that is not known yet is not pinned."""
-    record = ex.records.get(("", "client.get", key))
-    if record is None or record.result in (None, "null"):
+    """A fact as this run's questions saw it first; one that is not known yet is not pinned.
+
+    Not under the name of ``run.client.get``: what that gave stays, also if it was "not known".
+    """
+    flight_key = (FACT_FOUND, key)
+    while (flight := ex.flights.get(flight_key)) is not None:
+        await ex.shared(flight)
+    seen = ex.records.get(("", "client.get", key))
+    record = ex.records.get(("", FACT_FOUND, key)) if seen is None or seen.result in (None, "null") else seen
+    if record is None:
         row = asking.known(ex, key)
         if row is None:
             return None
-        text = pin_text(row)
         record = Record(
-            id=ex.next_id(), branch="", name="client.get", key=key, generation=ex.generation(("", "client.get", key)),
-            state="done", result=text, started_us=ex.now_us(), ended_us=ex.now_us(),
+            id=ex.next_id(), branch="", name=FACT_FOUND, key=key, generation=1, state="done", result=pin_text(row),
+            started_us=ex.now_us(), ended_us=ex.now_us(),
         )  # fmt: skip
-        await ex.append(record, durable=False)
+        flight = ex.flights[flight_key] = Flight()
+        try:
+            await ex.append(record, durable=False)
+        finally:
+            del ex.flights[flight_key]
+            flight.wake()
     ex.mark_used(record)
     found: dict[str, Any] = json.loads(record.result or "null")
     return found
+
+
+def first_seen(ex: Execution, key: str) -> str:
+    """A fact for ``run.client.get``: as a question of this run found it, else as it is now."""
+    record = ex.records.get(("", FACT_FOUND, key))
+    return pin_text(asking.known(ex, key)) if record is None else record.result or "null"
 
 
 def pin_text(row: Row | None) -> str:

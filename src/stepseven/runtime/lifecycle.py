@@ -29,6 +29,17 @@ from stepseven.transitions.state import choice_of
 UNLOAD_PATIENCE_S = 30.0
 
 
+def only(error: BaseException | None) -> BaseException | None:
+    """What a task group wrapped, if it is one thing (or several of one kind): that is what the code raised."""
+    while isinstance(error, BaseExceptionGroup):
+        inner = error.exceptions
+        if len({type(each) for each in inner}) != 1:
+            loud = [each for each in map(only, inner) if isinstance(each, Superseded)]
+            return loud[0] if loud else error
+        error = inner[0]
+    return error
+
+
 class _Unkept(Exception):
     """What the workflow returned cannot be kept."""
 
@@ -45,6 +56,22 @@ class Lifecycle(Execution):
         loop = asyncio.get_running_loop()
         install(loop)
         self._over = loop.create_future()
+        ticker = loop.create_task(self._ticker())
+        try:
+            return await self._live(poisoned=poisoned)
+        except Superseded as signal:  # found out while writing: it is not ours any more
+            self.lose(signal.why)
+            return await self._put_away(None)
+        except BaseException as error:
+            stopped = isinstance(error, asyncio.CancelledError)
+            self.release("its process was told to stop" if stopped else "its execution broke off")
+            await self._unload()
+            await self._give_back()
+            raise
+        finally:
+            ticker.cancel()
+
+    async def _live(self, *, poisoned: bool) -> Over:
         if self.run["status"] == RunStatus.CANCELLING:
             self.halt(Stop(RunStatus.CANCELLED, self.run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
         elif self.run["status"] == RunStatus.FAILING:
@@ -52,27 +79,18 @@ class Lifecycle(Execution):
         elif poisoned or self._open(QuestionKind.POISON):
             await self._poisoned()
         body: asyncio.Task[Any] | None = None
-        ticker = loop.create_task(self._ticker())
-        try:
-            while True:
-                if self.unloading is None and (body is None) and await self._may_begin():
-                    body = self._begin()
-                ended = await self._first(body)
-                if ended is None:
-                    return await self._put_away(body)
-                again, over = await self._body_ended(ended)
-                if over is not None:
-                    return over
-                body = None
-                if again is False:
-                    return await self._put_away(None)
-        except asyncio.CancelledError:
-            self.release("its process was told to stop")
-            await self._unload()
-            await self._give_back()
-            raise
-        finally:
-            ticker.cancel()
+        while True:
+            if self.unloading is None and (body is None) and await self._may_begin():
+                body = self._begin()
+            ended = await self._first(body)
+            if ended is None:
+                return await self._put_away(body)
+            again, over = await self._body_ended(ended)
+            if over is not None:
+                return over
+            body = None
+            if again is False:
+                return await self._put_away(None)
 
     def _open(self, kind: QuestionKind) -> Row | None:
         rows = self.questions.get(("", kind.value, kind.value), [])
@@ -201,7 +219,7 @@ class Lifecycle(Execution):
     async def _give_back(self) -> None:
         with suppress(Superseded):
             await self.write(
-                lambda tx: runs.release(tx, self.hold, self.releasing or "released", self.executing_us(), self.now_us()),
+                lambda tx: runs.release(tx, self.hold, self.releasing or "released", self.executed_us(), self.now_us()),
                 durable=True,
             )
 
@@ -215,7 +233,7 @@ class Lifecycle(Execution):
         parking = Parking(
             waiting_for=kind.value, reason=free_text(shown.what if shown is not None else "it waits", 300),
             wake_us=min(times) if times else None, next_step=next_step, remaining=json.dumps(remaining),
-            executing_us=self.executing_us(), question_ids=tuple(w.question_id for w in waits if w.question_id is not None),
+            executing_us=self.executed_us(), question_ids=tuple(w.question_id for w in waits if w.question_id is not None),
         )  # fmt: skip
         try:
             parked = await self.write(lambda tx: runs.park(tx, self.hold, parking, self.now_us()), durable=True)
@@ -261,7 +279,7 @@ class Lifecycle(Execution):
         failure = {"step": stop.step, "kind": stop.kind.value, "reason": free_text(stop.reason)}
         return await self._end(
             Ending(status=stop.status, failure=json.dumps(failure), reason=free_text(stop.reason, 300),
-                   remaining=json.dumps(outline.ahead(self)[1]), executing_us=self.executing_us())
+                   remaining=json.dumps(outline.ahead(self)[1]), executing_us=self.executed_us())
         )  # fmt: skip
 
     async def _end(self, ending: Ending) -> Over:
@@ -272,7 +290,7 @@ class Lifecycle(Execution):
 
     async def _body_ended(self, body: asyncio.Task[Any]) -> tuple[bool | None, Over | None]:
         """The body returned or raised: end the run, or ask about the exception. (run it again?, how it ended)."""
-        error = RuntimeError("the workflow cancelled itself") if body.cancelled() else body.exception()
+        error = RuntimeError("the workflow cancelled itself") if body.cancelled() else only(body.exception())
         if error is None:
             try:
                 return None, await self._body_returned(body.result())
@@ -303,12 +321,13 @@ class Lifecycle(Execution):
             return over
         if self.stop is not None:  # cancelled while that was found out
             return await self._stopped(self.stop)
-        return await self._end(Ending(status=RunStatus.DONE, value=text, executing_us=self.executing_us()))
+        return await self._end(Ending(status=RunStatus.DONE, value=text, executing_us=self.executed_us()))
 
     async def _body_failed(self, error: Exception) -> tuple[bool, None]:
-        for task in self.tasks:
-            task.cancel()
+        self.unloading = "its code broke off"  # what its other tasks do from now on does not count
+        await self._unload()
         row = await asking.body_failed(self, error, where(error, self.workflow))
+        self.unloading = None
         if row["status"] != "open":
             return True, None
         self._idle(row)

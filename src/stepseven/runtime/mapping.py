@@ -12,7 +12,7 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
@@ -46,6 +46,8 @@ class Item:
     label: str
     holds: bool = True  # a slot of the map
     waiting: int = 0  # how many of its tasks wait for a person
+    over: bool = False  # it ended: a task it left behind gets no slot
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one of its tasks at a time waits for the slot
 
     async def failed(self, ex: Execution, call: Call, make: Callable[[str | None], Awaitable[Row]]) -> Row:
         """A step of this item is out of tries: store its question, or fold it into the batch's."""
@@ -68,9 +70,20 @@ class Item:
             yield
         finally:
             self.waiting -= 1
-        if self.waiting == 0:
+        await self._back()
+
+    async def _back(self) -> None:
+        """Go on with a slot: one for the item, however many of its tasks go on at once."""
+        async with self.turn:
+            if self.holds or not self._needs_slot():
+                return
             await self.owner.slots.acquire()
-            self.holds = True
+            self.holds = self._needs_slot()  # meanwhile another of its tasks may wait for a person, or all be over
+            if not self.holds:
+                self.owner.slots.release()
+
+    def _needs_slot(self) -> bool:
+        return self.waiting == 0 and not self.over
 
     async def answered(self, ex: Execution, row: Row) -> Row:
         """Wait for this item's question, or for the one it was folded into."""
@@ -183,9 +196,27 @@ class MapRun:
             self._ended(item, seq)
         except ItemSkipped:
             self.results[index] = None
+        except BaseExceptionGroup as group:  # the item's code used a task group
+            self._grouped(index, group, item, seq)
         finally:
+            item.over = True
             if item.holds:
+                item.holds = False
                 self.slots.release()
+
+    def _grouped(self, index: int, group: BaseExceptionGroup[BaseException], item: Item, seq: int) -> None:
+        """What a task group wrapped counts as what it is: skipped, failed for good, or the item's own exception."""
+        if group.split(ItemSkipped)[0] is not None and group.split((ItemSkipped, asyncio.CancelledError))[1] is None:
+            self.results[index] = None
+            return
+        failed = group.subgroup(StepFailed)
+        if failed is None or group.split((StepFailed, ItemSkipped))[1] is not None:
+            raise group
+        first: BaseException = failed
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        self.failures[index] = first.reason if isinstance(first, StepFailed) else str(first)
+        self._ended(item, seq)
 
     def _ended(self, item: Item, seq: int) -> None:
         """An item ended: failures before that are not in a row with later ones. One that was only replayed ended long ago."""

@@ -7,14 +7,15 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import FailureKind, Limits, RunStatus
-from stepseven.runtime import outline
+from stepseven.runtime import outline, reading
 from stepseven.runtime.ceilings import Reserved
-from stepseven.runtime.choices import set_aside
+from stepseven.runtime.choices import generations, other_result, overtaken, set_aside
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import Services
 from stepseven.runtime.waits import DurableWait, Flight
@@ -23,6 +24,11 @@ from stepseven.store.base import Row
 from stepseven.store.codec import fallback, free_text
 from stepseven.store.statements import SEQ_BITS
 from stepseven.transitions.state import Hold, Loaded, Record, RecordKey
+
+_OF_CLAIMS = ("unknown_outcome", "conflict")  # kinds of questions that are about one claim of a call
+
+
+_OURS = Path(__file__).parents[1]  # a frame in here is nothing the user can mend
 
 
 class Over(StrEnum):
@@ -101,6 +107,10 @@ class RunMemory:
         self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
         self.done_before = len(self.records)
         set_aside(self)
+        overtaken(self)
+        self.diverged.update(r.branch for r in (*self.records.values(), *self.older) if reading.OTHER_RESULT in (r.why or ""))
+        self.diverged.update(new.branch for old, new in generations(self) if other_result(old, new))
+        self._branches_before: set[str] | None = None
         self._unused: dict[tuple[str, str], list[Record]] = {}
         for record in self.records.values():
             self._unused.setdefault((record.branch, record.name), []).append(record)
@@ -159,6 +169,32 @@ class RunMemory:
             rows.pop()
         return None
 
+    def asked_again(self, record: Record) -> None:
+        """A record made instead of another one was asked for: that other one is asked for no more, as at that time."""
+        old = self.unused_like((record.branch, record.name, record.key))
+        if old is not None and old.effect is None and old.seq < record.seq:
+            old.used = True
+
+    def other_before(self, branch: str) -> bool:
+        """Whether a step before *branch* or in it gave another result than last time."""
+        return any(around == branch or not around or branch.startswith(f"{around}/") for around in self.diverged)
+
+    def knows(self, key: RecordKey) -> bool:
+        """Whether anything of a call is on record."""
+        if key in self.records or key in self.attempts or key in self.stale:
+            return True
+        branch, mine = key[0], f"{key[1]}/{key[2]}"
+        if any((branch, kind, mine) in self.questions for kind in ("failure", "required")):
+            return True
+        begins = (f"{mine}#", f"{mine}/")
+        return any(at == branch and kind in _OF_CLAIMS and about.startswith(begins) for at, kind, about in self.questions)
+
+    def branches_before(self) -> set[str]:
+        """Branches in which anything was on record when this was first wanted to be known."""
+        if self._branches_before is None:
+            self._branches_before = self.begun_branches()
+        return self._branches_before
+
     def begun_branches(self) -> set[str]:
         """Branches (and those around them) in which anything is on record."""
         if self._begun_at != (self.seq, len(self.questions), len(self.attempts)):
@@ -201,13 +237,18 @@ class RunMemory:
         """How long this execution has been running."""
         return round((self.edge.monotonic() - self._started) * 1e6)
 
+    def executed_us(self) -> int:
+        """How long all executions of this run have been running. What is stored: it only grows, however often it is written."""
+        return int(self.run["executing_us"]) + self.executing_us()
+
 
 def where(error: BaseException, workflow: Workflow[Any, Any]) -> str:
     """File and line of the user's code an exception came from."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [f for f in frames if f.filename == workflow.fn.__code__.co_filename]
-    shown = mine or list(frames)
-    return f"{shown[-1].filename}:{shown[-1].lineno}" if shown else workflow.name
+    shown = mine or [f for f in frames if not Path(f.filename).is_relative_to(_OURS)]
+    code = workflow.fn.__code__
+    return f"{shown[-1].filename}:{shown[-1].lineno}" if shown else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def failure_text(error: BaseException) -> str:

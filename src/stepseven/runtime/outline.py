@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json, to_json
 
 from stepseven.model import Limits
+from stepseven.runtime.binding import without_exit
 from stepseven.runtime.declared import Step
 from stepseven.runtime.procedure import Workflow
 from stepseven.store.codec import from_canonical
@@ -50,7 +51,7 @@ def decode_inputs(workflow: Workflow[Any, Any], text: str) -> dict[str, Any]:
 
 async def body(workflow: Workflow[Any, Any], handle: Run, text: str) -> Any:
     """The workflow's code with its stored inputs; what cannot be rebuilt of them is a failure of the body."""
-    return await workflow.fn(handle, **decode_inputs(workflow, text))
+    return await without_exit(workflow.fn(handle, **decode_inputs(workflow, text)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import RunMemory
+    from stepseven.transitions.state import RecordKey
 
 _MISSING = object()
-_PINNED = ("run.", "client.")  # what these hold was not read from the conversation
+AGAIN = "ran again"
+OTHER_RESULT = "and gave another result"  # on record: a later write with a new key may mean what was done already
+PINNED = ("run.", "client.")  # what these hold was not read from the conversation
 
 
 class UnusableResult(Exception):
@@ -40,10 +43,11 @@ class ItemSkipped(BaseException):
 
 async def read(ex: Execution, call: Call) -> Any:
     """The result of a read step."""
-    key, step = call.key, call.step
+    step = call.step
     o = step.settings
+    key = as_named_before(ex, call) if o.renamed_from else call.key
     while True:
-        if key in ex.records or o.renamed_from:
+        if key in ex.records:
             try:
                 known = recorded(ex, call)
             except NotRecordable as changed:
@@ -112,9 +116,7 @@ def recorded(ex: Execution, call: Call) -> Any:
     """
     record = ex.records.get(call.key)
     if record is None:
-        record = renamed(ex, call)
-        if record is None:
-            return _MISSING
+        return _MISSING
     o = call.step.settings
     if record.inputs != call.digest:
         if o.match == "order":
@@ -124,6 +126,8 @@ def recorded(ex: Execution, call: Call) -> Any:
             drop(ex, record)
             return _MISSING
     record.used = True
+    if record.why is not None and record.generation == 1 and record.why.find(AGAIN) >= 0:
+        ex.asked_again(record)
     return value_of(ex, call, record)
 
 
@@ -161,20 +165,25 @@ def skipped(call: Call) -> None:
         raise ItemSkipped
 
 
-def renamed(ex: Execution, call: Call) -> Record | None:
-    """The call's record under one of the step's earlier names."""
-    for name in call.step.settings.renamed_from:
-        record = ex.records.get((call.branch, name, call.key[2]))
-        if record is not None:
-            return record
-    return None
+def as_named_before(ex: Execution, call: Call) -> RecordKey:
+    """A renamed step goes on under the name that anything of this call is on record under: its answers, tries, questions."""
+    branch, name, key = call.key
+    names = (name, *call.step.settings.renamed_from)
+    if len(names) > 1:
+        known = [k for n in names if ex.knows(k := (branch, n, key))]
+        answered = [k for k in known if k in ex.records]
+        call.key = next(iter(answered or known), call.key)
+        if not known:  # it never ended, but what it called itself may have
+            inner = (n for n in names[1:] if call.inner_branch(n) in ex.branches_before())
+            call.key = (branch, next(inner, name), key)
+    return call.key
 
 
 def invalidate(ex: Execution, record: Record) -> None:
     """The nth model turn was asked something else: it and everything read later in its branch no longer answers."""
     for other in list(ex.records.values()):
         later = other.branch == record.branch and other.id >= record.id
-        if later and other.effect is None and not other.name.startswith(_PINNED):
+        if later and other.effect is None and not other.name.startswith(PINNED):
             drop(ex, other)
 
 
@@ -249,7 +258,7 @@ def made(  # noqa: PLR0913 - a record has that many sides
     cost = o.cost
     uusd = attempt.uusd if attempt.uusd is not None else (round(cost.usd * 1e6) if cost is not None else None)
     record = Record(
-        id=ex.next_id(), branch=call.branch, name=step.name, key=call.key[2], generation=ex.generation(call.key), state="done",
+        id=ex.next_id(), branch=call.branch, name=call.key[1], key=call.key[2], generation=ex.generation(call.key), state="done",
         effect=None if o.effect is EffectKind.READ else o.effect.value,
         inputs=None if call.key[2].startswith(call.digest) else call.digest, args=call.args(),
         summary=None if o.summary is None else summary_of(call, back), approach=approach,
@@ -278,12 +287,14 @@ def why_again(ex: Execution, call: Call, text: str) -> str | None:
     else:
         old = ex.unused_like(call.key)
     if old is None or old.effect is not None:
-        return "ran again: its result was no longer valid" if stale else None
+        return f"{AGAIN}: its result was no longer valid" if stale else None
     old.used = True
-    if (old.result != text) if old.artifact is None else (old.artifact != content_hash(text)):
+    other = (old.result != text) if old.artifact is None else (old.artifact != content_hash(text))
+    if other:
         ex.diverged.add(call.branch)
-    why = changed_argument(old, call)
-    return f"ran again: {why}" if why is not None else "ran again: its result was no longer valid" if stale else None
+    why = changed_argument(old, call) or ("its result was no longer valid" if stale else None)
+    again = f"{AGAIN} {OTHER_RESULT}" if other else AGAIN
+    return f"{again}: {why}" if why is not None else again if other else None
 
 
 STEP_CODE.add(run_once.__code__)

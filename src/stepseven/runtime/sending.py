@@ -196,7 +196,7 @@ async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: p
     """Run the step's code once, and write down what became of it."""
     seconds = call.step.settings.timeout_s or WRITE_TIMEOUT_S
     send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), Place(ex, call.inner_branch(), item=call.place.item))
-    ends = ex.edge.monotonic() + seconds
+    ends = ex.edge.since_boot() + seconds
 
     def lost() -> str | None:
         return ex.lost or ("this attempt was given up, or has ended" if send.door.shut else None)
@@ -371,8 +371,14 @@ async def _unsettled(send: Send, attempt: Attempt, error: BaseException, *, stil
     try:
         await trouble.record_attempt(ex, call, row, lambda tx: effects.mark(tx, claim, state, now, gate_until_us=gate_us))
     except Superseded:
-        if not still_running:  # whoever has the run now need not wait for us
-            await ex.store.write(lambda tx: effects.lower_gate(tx, claim, now), durable=True)
+
+        def late(tx: Any) -> None:
+            if not still_running:  # whoever has the run now need not wait for us
+                effects.lower_gate(tx, claim, now)
+            if row["usd"] or row["tokens"]:
+                writing.note_cost(tx, ex, claim, row, now)
+
+        await ex.store.write(late, durable=True)
         raise
     if state is EffectState.REFUSED:
         return Sent()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
-from stepseven.runtime.edge import Edge, Process, proven_dead, this_process
+from stepseven.runtime.edge import Edge, Process, proven_dead, seen_alive, this_process
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
-from stepseven.transitions.runs import LEASE_US
+from stepseven.transitions.runs import LEASE_US, Watch
 
 BEAT_S = 2.0
+ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
 SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
 
 
@@ -30,8 +32,11 @@ class Worker:
         self.modules = modules
         self.zombies = 0  # threads of timed-out steps that still run
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
+        self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int], None] | None = None
+        self._seen: dict[str, tuple[int, float]] = {}  # other workers: their last beat, and since when it is the last
+        self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
         self._confirmed: float | None = None
         self._stop = threading.Event()
@@ -43,7 +48,7 @@ class Worker:
         with self._lock:
             if self._confirmed is None:
                 self.store.write_now(self._register, durable=True)
-                self._confirmed = self.edge.monotonic()
+                self._confirmed = self.edge.since_boot()
                 self._thread = threading.Thread(target=self._beat_loop, name="stepseven_beat", daemon=True)
                 self._thread.start()
 
@@ -65,7 +70,7 @@ class Worker:
 
     def beat(self) -> None:
         """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
-        sent = self.edge.monotonic()
+        sent = self.edge.since_boot()
         try:
             owned = self.store.write_now(self._beat, durable=False)
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
@@ -81,17 +86,48 @@ class Worker:
         owned = {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
         for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
-            stray(tx, no, self.id, fence, now)
+            stray(tx, no, self.id, fence, now, self.executed_us(no))
         self._strays = strays
+        for no, fence in owned.items():
+            if self.fences.get(no) == fence:  # a death loses two seconds of it, no more
+                tx.run(
+                    tx.sql.count_executing,
+                    {"run_no": no, "owner": self.id, "fence": fence, "executing_us": self.executed_us(no)},
+                )  # fmt: skip
         return owned
+
+    def executed_us(self, run_no: int) -> int:
+        """How long a run has been executing, as far as this process knows."""
+        known = self.executed.get(run_no)
+        return 0 if known is None else known()
 
     def may_act(self) -> bool:
         """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
-        return self._confirmed is not None and self.edge.monotonic() - self._confirmed < LEASE_US / 1e6 * 0.8
+        return self._confirmed is not None and self.edge.since_boot() - self._confirmed < ACTS_S
 
-    def dead_workers(self, tx: Tx) -> Container[str]:
+    def dead_workers(self, tx: Tx) -> Watch:
         """The workers that are proven dead; each is looked at only when asked for."""
         return _Dead(self, tx)
+
+    def silent(self, row: Row, *, stale: bool) -> bool:
+        """Whether the worker of *row* counts as silent.
+
+        A clock that was set forward makes every beat look old. So the owner of a process that is still there is watched: only
+        when its beat stays the same until that worker, by its own steady clock, passes no gate any more, is it silent.
+        """
+        owner, beat_us, now = row["id"], row["beat_us"], self.edge.since_boot()
+        last, since = self._seen.get(owner, (beat_us, now))
+        self._seen[owner] = (beat_us, since if last == beat_us else now)
+        self._doubted.discard(owner)
+        if not stale or not seen_alive(_process(row), self.process):
+            return stale
+        if last == beat_us and now - since <= ACTS_S:
+            self._doubted.add(owner)
+        return last == beat_us and now - since > ACTS_S
+
+    def doubts(self, owner: str | None) -> bool:
+        """Whether a moment more of watching tells if *owner* is silent."""
+        return owner in self._doubted
 
     def stop(self) -> None:
         """Stop beating and take the row away, unless something still names it."""
@@ -103,14 +139,14 @@ class Worker:
             self._thread = None
 
 
-def stray(tx: Tx, run_no: int, owner: str, fence: int, now_us: int) -> None:
+def stray(tx: Tx, run_no: int, owner: str, fence: int, now_us: int, executed_us: int) -> None:
     """Give back a run that its own worker no longer has in memory."""
     reason = "its execution broke off"
-    params = {"run_no": run_no, "owner": owner, "fence": fence, "reason": reason, "executing_us": 0, "now": now_us}
+    params = {"run_no": run_no, "owner": owner, "fence": fence, "reason": reason, "executing_us": executed_us, "now": now_us}
     tx.run(tx.sql.release_run, params)
 
 
-class _Dead(Container[str]):
+class _Dead(Watch):
     """``owner in dead``: whether that worker certainly runs no more."""
 
     def __init__(self, worker: Worker, tx: Tx) -> None:
@@ -122,6 +158,9 @@ class _Dead(Container[str]):
             return False
         row = self._tx.one(self._tx.sql.worker, {"id": owner})
         return row is not None and proven_dead(_process(row), self._worker.process)
+
+    def silent(self, worker: Row, *, stale: bool) -> bool:
+        return self._worker.silent(worker, stale=stale)
 
 
 def _process(row: Row) -> Process:
@@ -142,9 +181,13 @@ class Services:
     watchers: list[Callable[[str, str, dict[str, Any]], None]] = field(default_factory=list)  # run id, what, details
 
     def tell(self, run_id: str, what: str, **details: Any) -> None:
-        """Tell whoever watches."""
-        for watcher in self.watchers:
-            watcher(run_id, what, details)
+        """Tell whoever watches. A watcher that fails is let go: watching never changes a run."""
+        for watcher in list(self.watchers):
+            try:
+                watcher(run_id, what, details)
+            except Exception as error:  # noqa: BLE001 - somebody else's code
+                self.watchers.remove(watcher)
+                warnings.warn(f"a watcher failed and was let go: {error!r}", RuntimeWarning, stacklevel=2)
 
 
 def gate(services: Services, lost: Callable[[], str | None], run_id: str, ends_at: Callable[[], float]) -> Callable[[], None]:
@@ -156,7 +199,7 @@ def gate(services: Services, lost: Callable[[], str | None], run_id: str, ends_a
             raise Superseded(run_id, why)
         if not services.worker.may_act():
             raise Superseded(run_id, "this worker was silent too long: another may have taken the run over")
-        if services.edge.monotonic() > ends_at():
+        if services.edge.since_boot() > ends_at():
             raise Superseded(run_id, "the time of this attempt is up")
 
     return check

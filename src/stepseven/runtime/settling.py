@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable
 from stepseven.model import EffectKind
-from stepseven.runtime import doubt, known
+from stepseven.runtime import doubt, known, reading
 from stepseven.runtime.calls import Call
 from stepseven.runtime.declared import Step, StepOptions
 from stepseven.runtime.place import Place
@@ -68,7 +68,9 @@ def _call_of(ex: Execution, row: Row) -> Call:
         step = Step(_gone, StepOptions(name=row["step"], effect=EffectKind.WRITE))
     key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != "once" else "once"
     texts = {name: canonical(value, name) for name, value in stored.items()}
-    return Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
+    call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
+    reading.as_named_before(ex, call)
+    return call
 
 
 async def _never(ex: Execution, call: Call) -> Any:

@@ -57,9 +57,12 @@ def _work(inbox: queue.SimpleQueue[_Job]) -> None:
                     _idle.remove(inbox)
                     return
             continue  # a job was given to us in the last instant
-        result, error = None, None
+        result: Any = None
+        error: BaseException | None = None
         try:
             result = call()
+        except SystemExit as told:  # a future that carries it would end the event loop
+            error = RuntimeError(f"the code called sys.exit({told.code!r})")
         except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
             error = raised
         with _lock:

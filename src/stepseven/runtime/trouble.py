@@ -76,11 +76,14 @@ async def before(ex: Execution, call: Call, move: policy.Try) -> None:
 
 async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
     """One try of a read step: (recorded?, its value). What it cost is on record before its room is given back."""
-    reserved = await ceilings.reserve(ex, call)
-    try:
-        return await _within(ex, call, move)
-    finally:
-        ceilings.free(ex, reserved)
+    while True:
+        reserved = await ceilings.reserve(ex, call)
+        try:
+            return await _within(ex, call, move)
+        except ceilings.NoRoom:
+            continue
+        finally:
+            ceilings.free(ex, reserved)
 
 
 async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
@@ -111,12 +114,21 @@ async def _begin(ex: Execution, call: Call, move: policy.Try) -> dict[str, Any]:
     """Write down that money is about to be spent, before it is."""
     cost = call.step.settings.cost
     row = {
-        "run_no": ex.hold.run_no, "branch": call.branch, "name": call.step.name, "key": call.key[2], "n": next_n(ex, call),
+        "run_no": ex.hold.run_no, "branch": call.branch, "name": call.key[1], "key": call.key[2], "n": next_n(ex, call),
         "approach": move.approach, "inputs": call.digest, "source_digest": call.step.digest,
         "usd": to_micro(cost.usd) if cost is not None else None,
     }  # fmt: skip
-    now = ex.now_us()
-    await ex.write(lambda tx: steps.begin_attempt(tx, ex.hold, row, now), durable=True)
+    now, room = ex.now_us(), ceilings.last_look(ex)
+
+    def unit(tx: Any) -> None:
+        room(tx)
+        steps.begin_attempt(tx, ex.hold, row, now)
+
+    try:
+        await ex.write(unit, durable=True)
+    except asyncio.CancelledError:  # begun on record, and nothing ran: it cost nothing
+        await _interrupted(ex, call, {**row, "usd": None}, Attempt())
+        raise
     return row
 
 
@@ -139,7 +151,7 @@ def next_n(ex: Execution, call: Call) -> int:
 def blank_attempt(call: Call, n: int, started_us: int) -> dict[str, Any]:
     """A row of ``attempt`` with nothing to tell yet."""
     return {
-        "branch": call.branch, "name": call.step.name, "key": call.key[2], "n": n, "approach": None, "outcome": None,
+        "branch": call.branch, "name": call.key[1], "key": call.key[2], "n": n, "approach": None, "outcome": None,
         "kind": None, "reason": None, "trace": None, "signature": None, "resource": None, "inputs": call.digest,
         "source_digest": call.step.digest, "identical": 0, "usd": None, "tokens": None, "started_us": started_us,
     }  # fmt: skip
@@ -171,7 +183,7 @@ def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
     told = partial(classify, error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource)
     try:
         verdict = told(overrides=(*own, *ex.services.classify))
-        return replace(verdict, reason=str(error)[:300]) if isinstance(error, reading.UnusableResult) else verdict
+        return replace(verdict, reason=free_text(str(error), 300)) if isinstance(error, reading.UnusableResult) else verdict
     except Exception as broken:  # noqa: BLE001 - the author's code decides about a failure; its own must not hide that one
         verdict = told()
         return replace(verdict, reason=f"{verdict.reason} (and classify= failed: {broken})"[:300])
@@ -264,11 +276,13 @@ async def record_attempt(ex: Execution, call: Call, row: dict[str, Any], unit: C
             unit(tx)
         return stored
 
-    stored = await ex.write(write, durable=True)
-    rows = ex.attempts.setdefault(call.key, [])
-    rows[:] = [r for r in rows if r["n"] != row["n"]] + [stored]
-    ex.uusd += row["usd"] or 0
-    ex.tokens += row["tokens"] or 0
+    def noted(stored: Row) -> None:
+        rows = ex.attempts.setdefault(call.key, [])
+        rows[:] = [r for r in rows if r["n"] != row["n"]] + [stored]
+        ex.uusd += row["usd"] or 0
+        ex.tokens += row["tokens"] or 0
+
+    await ex.write(write, durable=True, then=noted)
     ex.services.tell(ex.hold.run_id, "failed", name=row["name"], reason=row["reason"], outcome=row["outcome"])
 
 
@@ -344,7 +358,7 @@ def last_kind(ex: Execution, call: Call) -> str:
     return str(rows[-1]["kind"]) if rows else FailureKind.FIXABLE.value
 
 
-def _withdraw(ex: Execution, question_id: str, tx: Tx) -> Row | None:
+def _withdraw(ex: Execution, question_id: str, tx: Tx) -> Row:
     return questions.withdraw(tx, ex.hold, question_id, ex.now_us())
 
 

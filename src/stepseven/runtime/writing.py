@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
-from stepseven.model import EffectKind, QuestionKind
+from stepseven.model import EffectKind, QuestionKind, to_micro
 from stepseven.runtime import asking, choices, clash, doubt, reading, sending, trouble
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import free_text
@@ -48,6 +48,7 @@ def refuse_irreversible(step: Step[Any, Any]) -> None:
 
 async def write(ex: Execution, call: Call) -> Any:
     """The result of a write step."""
+    reading.as_named_before(ex, call)
     intent = await _as_named_before(ex, intent_of(ex, call), call.step.settings)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
@@ -76,7 +77,7 @@ async def write(ex: Execution, call: Call) -> Any:
 
 def _record_of(ex: Execution, call: Call) -> Record | None:
     """The record that answers the call: with these inputs, whatever the same key was used for since."""
-    record = ex.records.get(call.key) or reading.renamed(ex, call)
+    record = ex.records.get(call.key)
     if record is None or record.inputs == call.digest or record.state != "done":
         return record
     older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.state == "done")
@@ -208,7 +209,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
     except Exception as refused:  # whatever is wrong with the value, it is what came back
         told = str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}"
         told = free_text(told, 300)
-        await ex.store.write(lambda tx: _keep(tx, ex, claim, json.dumps({REFUSED_RESULT: told}), attempt), durable=True)
+        await _settled_without(ex, call, claim, told, attempt, _spent(call, claim, attempt, started_us, approach))
         if attempt is not None:
             raise Unkept from refused
         return await missing_receipt(ex, call, claim, told)
@@ -225,13 +226,59 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
 
     try:
-        await ex.write(both, durable=True)
+        await ex.write(both, durable=True, then=lambda _: ex.keep(record))
     except Superseded:  # not ours any more, but it did happen
-        await ex.store.write(lambda tx: effects.late_receipt(tx, claim, text, ex.edge.new_id("q"), now), durable=True)
+        spent = _spent(call, claim, attempt, started_us, approach)
+
+        def late(tx: Any) -> None:
+            effects.late_receipt(tx, claim, text, ex.edge.new_id("q"), now)
+            if spent is not None:
+                note_cost(tx, ex, claim, spent, now)
+
+        await ex.store.write(late, durable=True)
         raise
-    ex.keep(record)
     ex.tell_step(record)
     return back
+
+
+async def _settled_without(
+    ex: Execution, call: Call, claim: Claim, told: str, attempt: Attempt | None, spent: dict[str, Any] | None
+) -> None:
+    """Settle a claim whose receipt was refused: no record will tell what it has cost, so its try does."""
+
+    def unit(tx: Any) -> Any:
+        _keep(tx, ex, claim, json.dumps({REFUSED_RESULT: told}), attempt)
+        if spent is None:
+            return None
+        if tx.one(tx.sql.guard_run, ex.hold.keys()) is None:
+            return note_cost(tx, ex, claim, spent, ex.now_us())
+        row = {**spent, "n": trouble.next_n(ex, call), "outcome": "interrupted"}
+        return steps.end_attempt(tx, ex.hold, row, ex.now_us())
+
+    stored = await ex.store.write(unit, durable=True)
+    if stored is not None:
+        ex.attempts.setdefault(call.key, []).append(stored)
+        ex.uusd, ex.tokens = ex.uusd + (stored["usd"] or 0), ex.tokens + (stored["tokens"] or 0)
+
+
+def _spent(call: Call, claim: Claim, attempt: Attempt | None, started_us: int, approach: str | None) -> dict[str, Any] | None:
+    """A row for what a send has cost that leaves no record of its own; ``None``: nothing."""
+    cost = call.step.settings.cost
+    if attempt is None or (cost is None and attempt.uusd is None and attempt.tokens is None):
+        return None
+    row = trouble.blank_attempt(call, 0, started_us)
+    declared = None if cost is None else to_micro(cost.usd)
+    row.update(
+        approach=approach, reason="it was done; this is what it has cost", tokens=attempt.tokens,
+        usd=declared if attempt.uusd is None else attempt.uusd,
+    )  # fmt: skip
+    doubt.name_claim(row, claim, deferred=False)
+    return row
+
+
+def note_cost(tx: Any, ex: Execution, claim: Claim, row: dict[str, Any], now_us: int) -> None:
+    """Write down what a send has cost, whoever owns its run by now."""
+    steps.late_cost(tx, ex.hold.run_no, row, f"{claim.claim_id}:{claim.tries}", now_us)
 
 
 def _keep(tx: Any, ex: Execution, claim: Claim, text: str, attempt: Attempt | None) -> None:
@@ -288,14 +335,11 @@ async def missing_receipt(ex: Execution, call: Call, claim: Claim, why: str) -> 
 
 
 async def _ask_for_receipt(ex: Execution, call: Call, claim: Claim, why: str) -> Any:
-    draft = escalate.failure(
-        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), resource=None,
-        tried=(), alternatives=(), effect=call.step.settings.effect, nothing_changed=False, needs="receipt",
-        ask=f"It was done, but I could not keep what came back ({why}). What is the receipt?", result_type=None,
-        usd=None, seconds=None,
+    draft = escalate.receipt(
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), why=why
     )  # fmt: skip
     schema = call.step.typed.json_schema()
     return await asking.store(
-        ex, QuestionKind.REQUIRED, f"{claim.claim_id}/receipt", draft, branch=call.branch, step=call.step.name,
+        ex, QuestionKind.REQUIRED, f"{claim.claim_id}/receipt", draft, branch=call.branch, step=call.key[1],
         schema=json.dumps(schema) if schema else None,
     )  # fmt: skip

@@ -88,6 +88,22 @@ def _settle(batch: list[_Queued]) -> None:
             queued.future.set_result(queued.result)
 
 
+async def _ended(future: asyncio.Future[T]) -> T:
+    """The result of a queued unit. Who is cancelled meanwhile hears of it after the commit: it cannot be called back."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:  # noqa: BLE001 - raised below, from the future
+            break
+    result = future.result()
+    if cancelled:
+        raise asyncio.CancelledError
+    return result
+
+
 def _tell(batch: list[_Queued]) -> None:
     """Wake each loop once: every wake-up of a loop from another thread is a system call."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Queued]] = {}
@@ -219,7 +235,7 @@ class SqliteStore:
 
     async def append(self, statement: str, values: Values, *, durable: bool) -> bool:
         """Through the writer thread."""
-        return bool(await self._enqueue(_Queued(durable, None, statement, values)))
+        return bool(await _ended(self._enqueue(_Queued(durable, None, statement, values))))
 
     async def write(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
         """In this thread when nobody else is about to write, else through the writer thread."""
@@ -230,7 +246,7 @@ class SqliteStore:
                     return self._finish_alone(unit)
             finally:
                 self._lock.release()
-        result: T = await self._enqueue(_Queued(durable, unit))
+        result: T = await _ended(self._enqueue(_Queued(durable, unit)))
         return result
 
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
@@ -275,6 +291,9 @@ class SqliteStore:
         if self._closing:
             raise StoreUnavailable(self.url, "it was closed")
         self._queue.append(queued)
+        if self._closing and self._thread is not None and not self._thread.is_alive():  # closed in this very moment
+            self._queue.remove(queued)
+            raise StoreUnavailable(self.url, "it was closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_loop, name="stepseven_writer", daemon=True)
             self._thread.start()
@@ -307,7 +326,7 @@ class SqliteStore:
                 self._execute(batch[-1])
             self._writer.execute("COMMIT")
             self._wrote(len(batch))
-        except (sqlite3.Error, StoreUnavailable) as error:
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits; the thread has to live for the next batch
             self._rollback()
             # Nothing could begin: whoever waited through it need not wait through the same again.
             batch = batch or [self._queue.popleft() for _ in range(waiting)]

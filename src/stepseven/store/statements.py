@@ -38,6 +38,7 @@ class Statements:
     park_run: str
     end_run: str
     release_run: str
+    count_executing: str
     request_stop: str
     wake_run: str
     raise_limit: str
@@ -148,16 +149,19 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
               AND status NOT IN ('done', 'failed', 'cancelled') RETURNING fence""",
         "park_run": f"""UPDATE {s}run SET status = 'waiting', waiting_for = :waiting_for, reason = :reason, owner = NULL,
                 wake_us = :wake_us, next_step = :next_step, remaining = :remaining, updated_us = :now,
-                executing_us = executing_us + :executing_us
+                executing_us = CASE WHEN executing_us < :executing_us THEN :executing_us ELSE executing_us END
             WHERE no = :run_no AND fence = :fence AND owner = :owner AND status IN ('running', 'waiting')""",
         "end_run": f"""UPDATE {s}run SET status = :status, waiting_for = NULL, reason = :reason, owner = NULL, wake_us = NULL,
                 value = :value, failure = :failure, next_step = NULL, remaining = :remaining, updated_us = :now,
-                ended_us = :now, executing_us = executing_us + :executing_us
+                ended_us = :now, executing_us = CASE WHEN executing_us < :executing_us THEN :executing_us ELSE executing_us END
             WHERE no = :run_no AND fence = :fence AND coalesce(owner, '') = :owner
               AND status NOT IN ('done', 'failed', 'cancelled')""",
         "release_run": f"""UPDATE {s}run SET status = CASE WHEN status = 'running' THEN 'queued' ELSE status END, owner = NULL,
-                reason = :reason, updated_us = :now, executing_us = executing_us + :executing_us
+                reason = :reason, updated_us = :now,
+                executing_us = CASE WHEN executing_us < :executing_us THEN :executing_us ELSE executing_us END
             WHERE no = :run_no AND fence = :fence AND owner = :owner""",
+        "count_executing": f"""UPDATE {s}run SET executing_us = :executing_us
+            WHERE no = :run_no AND fence = :fence AND owner = :owner AND executing_us < :executing_us""",
         "request_stop": f"""UPDATE {s}run SET status = :status, reason = :reason, updated_us = :now
             WHERE no = :run_no AND status IN ('queued', 'running', 'waiting')""",
         "wake_run": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,

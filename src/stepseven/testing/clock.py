@@ -133,6 +133,10 @@ class FakeEdge(Edge):
         """The same in seconds."""
         return self.clock.now_us / 1e6
 
+    def since_boot(self) -> float:
+        """The same: it is never suspended."""
+        return self.monotonic()
+
     def chance(self) -> float:
         """Uniform in [0, 1)."""
         return self._random.random()

@@ -205,6 +205,9 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
             done_twice(tx, held.claim_id, receipt, question_id, now_us)
         return
     settle(tx, held.claim_id, receipt, now_us)
+    newer = tx.one(tx.sql.effect, {name: row[name] for name in ("scope", "scope_id", "name", "key")})
+    if newer is not None and newer["generation"] > row["generation"] and newer["state"] != EffectState.REFUSED:
+        _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since
     for asked in _asked_about(tx, row):  # nobody has to find out any more
         tx.run(tx.sql.close_question, {"id": asked, "status": "withdrawn", "now": now_us})
     tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
@@ -214,11 +217,19 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
 def done_twice(tx: Tx, claim_id: str, receipt: str, question_id: str, now_us: int) -> None:
     """Two sends of one claim succeeded: open a question that outlives the run."""
     row = tx.one(tx.sql.claim, {"claim_id": claim_id})
-    if row is None or row["receipt"] == receipt:
+    if row is not None:
+        _say_twice(tx, row, receipt, question_id, now_us)
+
+
+def _say_twice(tx: Tx, row: Row, receipt: str, question_id: str, now_us: int) -> None:
+    """*row*: the claim that stands; *receipt*: what came besides."""
+    if row["receipt"] == receipt:
         return
     first, second = json.loads(row["receipt"] or "null"), json.loads(receipt)
     name = row["step"].replace("_", " ")
     text = f"“{name}” was done twice: {_short(first)} and {_short(second)}. Take one of them back by hand."
+    if row["state"] != EffectState.DONE:
+        text = f"“{name}” was done ({_short(second)}), and begun again before that was known. If both happened, take one back."
     options = [
         {"id": name, "label": label, "detail": None, "usd": None, "seconds": None}
         for name, label in (("same", "it is one and the same there"), ("second", "I took one back, or both may stay"))
@@ -228,7 +239,8 @@ def done_twice(tx: Tx, claim_id: str, receipt: str, question_id: str, now_us: in
         tx.sql.insert_question,
         {
             "id": question_id, "run_no": row["run_no"], "client_id": row["client_id"], "branch": row["branch"],
-            "key": f"{TWICE}{claim_id}:{question_id}", "n": row["tries"], "step": row["step"], "kind": "conflict", "text": text,
+            "key": f"{TWICE}{row['claim_id']}:{question_id}", "n": row["tries"],
+            "step": row["step"], "kind": "conflict", "text": text,
             "options": json.dumps(options), "schema": None, "recommendation": None,
             "context": json.dumps(context, ensure_ascii=False), "about": None, "asked_seq": 0, "attempts": 0, "asked_of": None,
             "remember": None, "fallback": None, "deadline_us": None, "folded_into": None, "signature": None, "now": now_us,

@@ -12,8 +12,12 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
+from stepseven.store.codec import free_text
+from stepseven.store.codec import guard as secret_guard
 from stepseven.transitions.runs import guard
 from stepseven.transitions.state import Hold, options_of
+
+_WHOLE = 1 << 20  # characters: here nothing is cut, whoever puts a question together keeps it short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,9 @@ class Asking:
 def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
     """Store a question and count it on its run, in one transaction.
 
+    Returns:
+        Its row; that of the same question, if it is there already.
+
     Raises:
         Superseded: the run is no longer ours.
     """
@@ -52,14 +59,22 @@ def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
     row = {
         "id": a.id, "run_no": hold.run_no, "client_id": hold.client_id, "branch": a.branch, "key": a.key, "n": a.n,
         "step": a.step, "kind": a.kind.value, "schema": a.schema, **_told(a.draft), "about": a.about, "asked_seq": a.asked_seq,
-        "attempts": a.attempts, "asked_of": a.asked_of, "remember": a.remember, "fallback": a.fallback,
-        "deadline_us": a.deadline_us, "folded_into": a.folded_into, "signature": a.signature, "now": now_us,
+        "attempts": a.attempts, "asked_of": _shown(a.asked_of), "remember": _masked(a.remember, "remember"),
+        "fallback": _masked(a.fallback, "default"), "deadline_us": a.deadline_us, "folded_into": a.folded_into,
+        "signature": _shown(a.signature), "now": now_us,
     }  # fmt: skip
-    tx.run(tx.sql.insert_question, row)
+    there = None if tx.run(tx.sql.insert_question, row) == 1 else _same_question(tx, row)
     tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
-    stored = tx.one(tx.sql.question, {"id": a.id})
-    assert stored is not None  # ids are random: the insert cannot have met another  # noqa: S101
+    stored = tx.one(tx.sql.question, {"id": a.id if there is None else there})
+    assert stored is not None  # just inserted, or just found  # noqa: S101
     return stored
+
+
+def _same_question(tx: Tx, row: Row) -> str | None:
+    """The id under which this question stands already."""
+    names = ("branch", "kind", "key", "n")
+    rows = tx.all(tx.sql.questions_of_run, {"run_no": row["run_no"]})
+    return next((str(r["id"]) for r in rows if all(r[name] == row[name] for name in names)), None)
 
 
 def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, now_us: int) -> Row:
@@ -105,37 +120,61 @@ def _remember(tx: Tx, row: Row, stored: str, by: str, now_us: int) -> None:
     )  # fmt: skip
 
 
-def expire(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row | None:
+def expire(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row:
     """Close a question whose deadline passed. It stays "nobody answered", never "no"."""
     return _close(tx, hold, question_id, "expired", now_us)
 
 
-def withdraw(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row | None:
+def withdraw(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row:
     """Close a question the run no longer needs."""
     return _close(tx, hold, question_id, "withdrawn", now_us)
 
 
-def _close(tx: Tx, hold: Hold, question_id: str, status: str, now_us: int) -> Row | None:
+def _close(tx: Tx, hold: Hold, question_id: str, status: str, now_us: int) -> Row:
     guard(tx, hold)
     tx.run(tx.sql.close_question, {"id": question_id, "status": status, "now": now_us})
     tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
-    return tx.one(tx.sql.question, {"id": question_id})
+    return _row(tx, question_id)
+
+
+def _row(tx: Tx, question_id: str) -> Row:
+    row = tx.one(tx.sql.question, {"id": question_id})
+    assert row is not None  # questions are never deleted while their run lives  # noqa: S101
+    return row
 
 
 def _told(draft: Draft) -> dict[str, Any]:
-    """What a person reads, as it is stored."""
+    """What a person reads, as it is stored: whatever it was put together from, without credentials."""
     options = [{"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in draft.options]
     return {
-        "text": draft.text, "options": json.dumps(options, ensure_ascii=False), "recommendation": draft.recommendation,
-        "context": json.dumps(draft.context, ensure_ascii=False),
+        "text": _shown(draft.text), "options": _masked(json.dumps(_clean(options), ensure_ascii=False), "options"),
+        "recommendation": _shown(draft.recommendation),
+        "context": _masked(json.dumps(_clean(draft.context), ensure_ascii=False), "context"),
     }  # fmt: skip
 
 
-def retell(tx: Tx, hold: Hold, question_id: str, draft: Draft) -> Row | None:
+def _shown(text: str | None) -> str | None:
+    return None if text is None else free_text(text, _WHOLE)
+
+
+def _masked(text: str | None, path: str) -> str | None:
+    """JSON text; together with its name a text may be a credential, too."""
+    return None if text is None else secret_guard(text, path, secrets="mask")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return free_text(value, _WHOLE)
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def retell(tx: Tx, hold: Hold, question_id: str, draft: Draft) -> Row:
     """Say anew what an open question is about: more belongs to it than when it was asked."""
     guard(tx, hold)
     tx.run(tx.sql.retell_question, {"id": question_id, **_told(draft)})
-    return tx.one(tx.sql.question, {"id": question_id})
+    return _row(tx, question_id)
 
 
 def fold(tx: Tx, hold: Hold, question_ids: Sequence[str], into: str, now_us: int) -> list[Row]:

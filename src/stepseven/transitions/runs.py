@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
@@ -82,12 +83,23 @@ def known(tx: Tx, run_id: str) -> Row:
     return run
 
 
+class Watch(Container[str]):
+    """The workers that are proven dead, as seen by somebody who can also watch the living ones of this machine."""
+
+    @abstractmethod
+    def silent(self, worker: Row, *, stale: bool) -> bool:
+        """Whether a worker counts as silent. *stale*: its last beat is older than a lease, by the wall clocks."""
+
+
 def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str]) -> bool:
     """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease."""
     if owner is None or owner in proven_dead:
         return True
     worker = tx.one(tx.sql.worker, {"id": owner})
-    return worker is None or worker["beat_us"] < now_us - LEASE_US
+    if worker is None:
+        return True
+    stale = worker["beat_us"] < now_us - LEASE_US
+    return proven_dead.silent(worker, stale=stale) if isinstance(proven_dead, Watch) else stale
 
 
 def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: Container[str]) -> Taken:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from stepseven.store.base import Params, Row, Tx
+from stepseven.store.codec import free_text
 from stepseven.transitions.runs import guard, lost
 from stepseven.transitions.state import Hold, Record, steps_range
 
@@ -71,8 +73,32 @@ def end_attempt(tx: Tx, hold: Hold, row: dict[str, Any], now_us: int) -> Row:
         Superseded: the run is no longer ours.
     """
     guard(tx, hold)
+    shown = {name: None if row[name] is None else free_text(row[name], 300) for name in ("signature", "resource")}
+    row = {**row, **shown}  # both may hold what the author declared or an exception said
     tx.run(tx.sql.end_attempt, {**row, "run_no": hold.run_no, "now": now_us})
     return {**row, "run_no": hold.run_no, "ended_us": now_us}
+
+
+def late_cost(tx: Tx, run_no: int, row: dict[str, Any], claim: str, now_us: int) -> None:
+    """Write down what a send has cost that ended when its run was no longer its sender's. Without a fence: it was spent.
+
+    Args:
+        tx: the transaction.
+        run_no: the run it was sent for.
+        row: the try, with ``usd`` and ``tokens``. Its number is chosen here.
+        claim: which send it was, as the try's details name it: whoever took over may have noted it already.
+        now_us: the time.
+    """
+    mine = {"run_no": run_no, "branch": row["branch"], "name": row["name"], "key": row["key"]}
+    rows = [r for r in tx.all(tx.sql.attempts, {"run_no": run_no}) if all(r[c] == mine[c] for c in ("branch", "name", "key"))]
+    noted = next((r for r in rows if json.loads(r["trace"] or "{}").get("claim") == claim), None)
+    if noted is not None:
+        spent = {c: noted[c] if row[c] is None else row[c] for c in ("usd", "tokens")}
+        tx.run(tx.sql.end_attempt, {**dict(noted), **mine, **spent, "now": noted["ended_us"]})
+        return
+    # Below the others: the run's owner counts on from the last one that it knows.
+    n = min([0, *(r["n"] for r in rows)]) - 1
+    tx.run(tx.sql.end_attempt, {**row, **mine, "n": n, "outcome": "interrupted", "now": now_us})
 
 
 def update_map(tx: Tx, hold: Hold, record: Record, now_us: int) -> None:

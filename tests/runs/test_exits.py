@@ -1,0 +1,119 @@
+"""``sys.exit()`` in user code, questions that can never be answered, stores that would forget."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepseven import Layer, Run, StoreUnavailable, step, workflow
+from stepseven.testing import layer as make_layer
+
+
+@step
+async def leaves() -> int:
+    """A tool that parses its arguments."""
+    sys.exit(2)
+
+
+@step
+def leaves_in_a_thread() -> int:
+    """The same as a plain function."""
+    sys.exit(0)
+
+
+@step(effect="write", key="n")
+async def leaves_while_writing(n: int) -> int:
+    """The same with an effect."""
+    sys.exit(0)
+
+
+@step(effect="write", key="n")
+def leaves_while_writing_in_a_thread(n: int) -> int:
+    """The same with an effect, as a plain function."""
+    sys.exit(0)
+
+
+@workflow
+async def exits(run: Run, where: str) -> None:
+    """Leaves somewhere."""
+    if where == "body":
+        sys.exit(0)
+    calls: dict[str, Any] = {
+        "step": leaves, "thread": leaves_in_a_thread, "write": lambda: leaves_while_writing(1),
+        "write thread": lambda: leaves_while_writing_in_a_thread(1),
+    }  # fmt: skip
+    await calls[where]()
+
+
+@pytest.mark.parametrize("where", ["body", "step", "thread", "write", "write thread"])
+async def test_sys_exit_in_user_code_is_a_failure_like_any_other(where: str) -> None:
+    """``sys.exit()`` in a workflow or a step neither ends the program nor the event loop: it is a question."""
+    async with make_layer() as layer:
+        outcome = await layer.run(exits(where), client="acme")
+        assert outcome.status == "waiting"
+        assert outcome.questions[0].kind == ("unknown_outcome" if "write" in where else "failure")
+        assert "sys.exit(" in str(outcome.questions[0].context)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///"])
+def test_a_store_without_a_file_is_refused(url: str) -> None:
+    """An unset variable in a store's URL does not silently mean a store that forgets."""
+    with pytest.raises(StoreUnavailable, match="names no file"):
+        Layer(url)
+
+
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        ({"options": [2, 1]}, "no text"),
+        ({"options": []}, "at least one choice"),
+        ({"options": "yes"}, "one text"),
+        ({"options": ["a", "a"]}, "there twice"),
+        ({"options": [""]}, "no text"),
+        ({"options": ["a"], "default": "b"}, "no answer to it"),
+        ({"type": int, "default": "x"}, "no answer to it"),
+        ({"options": ["a"], "type": int}, "do not go together"),
+    ],
+)
+async def test_a_question_nobody_could_answer_is_refused_at_the_call(tmp_path: Path, how: dict[str, Any], says: str) -> None:
+    """What is wrong with a question is said when it is asked, with the line of the code that asks, not in weeks."""
+
+    @workflow
+    async def asks(run: Run) -> Any:
+        return await run.ask("How many?", **how)
+
+    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        outcome = await layer.run(asks(), client="acme")
+        assert [q.kind for q in outcome.questions] == ["failure"]
+        assert says in outcome.questions[0].text
+        assert "test_exits.py" in outcome.questions[0].text
+
+
+async def test_a_result_that_cannot_be_kept_names_the_workflow(tmp_path: Path) -> None:
+    """A workflow whose value cannot be kept is told with its own file and line, never with one of ours."""
+
+    @workflow
+    async def returns_a_tuple(run: Run):
+        return "a", "b"
+
+    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        outcome = await layer.run(returns_a_tuple(), client="acme")
+        assert outcome.status == "waiting"
+        assert "test_exits.py" in outcome.questions[0].text
+        assert "returns_a_tuple()" in outcome.questions[0].text
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"cost": 0.3}, "Cost"), ({"timeout": "30s"}, "seconds"), ({"bogus": 1}, "no option 'bogus'"),
+        ({"effect": "foo"}, "'write'"), ({"summary": "x"}, "give a function"), ({"timeout": 0}, "timeout=0"),
+    ],
+)  # fmt: skip
+def test_options_of_the_wrong_kind_are_refused_at_decoration(options: dict[str, Any], says: str) -> None:
+    """What is wrong with a step's options is said when it is declared, with what would be right."""
+    with pytest.raises((TypeError, ValueError), match=says):
+        step(**options)(lambda: None)
