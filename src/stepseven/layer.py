@@ -1,4 +1,7 @@
-"""``Layer``: the one object an application holds. It opens the store, drives runs, and answers what is known about them."""
+"""``Layer``: the one object an application holds. It opens the store, drives runs, and answers what is known about them.
+
+Longer than other files on purpose: the public object in one place, its signatures and their docstrings.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepseven.errors import NotRecordable, NotYetBuilt, StoreUnavailable, UnknownRun, UnknownWorkflow
+from stepseven.errors import NotRecordable, NotYetBuilt, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
 from stepseven.model import (
     Failure,
     FailureKind,
@@ -32,7 +35,7 @@ from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
 from stepseven.runtime.services import Services, Worker
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
-from stepseven.store.codec import canonical, free_text, guard
+from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard
 from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import forks, questions, runs
 from stepseven.transitions.runs import Admission
@@ -224,6 +227,8 @@ class Layer:
         _checked_id(client, "client")
         run_id = _checked_id(run_id, "run_id") if run_id is not None else self._new_run_id(client)
         text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
+        if len(text) > MAX_RESULT:
+            raise TooLarge("inputs", len(text), MAX_RESULT)
         made = Admission(
             run_id=run_id, client_id=client, workflow=call.workflow.name, source_digest=call.workflow.digest,
             goal=free_text(goal) if goal is not None else None, inputs=text,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer, Run, StoreUnavailable, step, workflow
+from stepseven import Layer, Run, StoreUnavailable, TooLarge, step, workflow
 from stepseven.testing import layer as make_layer
 
 
@@ -117,3 +117,25 @@ def test_options_of_the_wrong_kind_are_refused_at_decoration(options: dict[str, 
     """What is wrong with a step's options is said when it is declared, with what would be right."""
     with pytest.raises((TypeError, ValueError), match=says):
         step(**options)(lambda: None)
+
+
+@step
+async def takes_much(text: str) -> int:
+    """Gets whatever it is given."""
+    return len(text)
+
+
+@workflow
+async def much(run: Run, text: str = "") -> int:
+    """Hands on 17 MiB."""
+    return await takes_much(text or "x" * (17 << 20))
+
+
+async def test_arguments_and_inputs_over_the_limit_are_refused_with_their_size(tmp_path: Path) -> None:
+    """Over 16 MiB of arguments or inputs is refused at the call, with the size and the way out; nothing is stored."""
+    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        with pytest.raises(TooLarge, match=r"inputs\.text is 17,"):
+            await layer.run(much(text="x" * (17 << 20)), client="acme")
+        assert not await layer.runs()
+        outcome = await layer.run(much(), client="acme")
+        assert "takes_much: its arguments is 17," in outcome.questions[0].text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,11 +13,11 @@ from zlib import crc32
 
 from pydantic_core import from_json, to_json
 
-from stepseven.errors import KeyRequired, SecretFound, Superseded
+from stepseven.errors import KeyRequired, SecretFound, Superseded, TooLarge
 from stepseven.model import EffectKind
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place
-from stepseven.store.codec import canonical, digest, guard
+from stepseven.store.codec import MAX_RESULT, canonical, digest, guard
 from stepseven.store.redact import MASK, find_secret
 from stepseven.transitions.state import Record, RecordKey
 
@@ -45,9 +46,9 @@ class Deferred(Coroutine[Any, Any, R]):
         self.what = what
         self._coro: Coroutine[Any, Any, R] | None = None
 
+    @abstractmethod
     def begin(self) -> Coroutine[Any, Any, R]:
         """The coroutine that does it."""
-        raise NotImplementedError
 
     def _started(self) -> Coroutine[Any, Any, R]:
         if self._coro is None:
@@ -214,6 +215,7 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     Raises:
         TypeError: the arguments do not fit the function.
         NotRecordable, SecretFound: an argument cannot or must not be recorded; names it.
+        TooLarge: the arguments are over the size limit together.
         KeyRequired: a write without ``key=`` was called a second time in its branch.
         ValueError: the business key cannot be built from the arguments.
     """
@@ -222,6 +224,8 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     recorded = step.parameters.recorded(bound)
     texts = {name: text_of(value, name) for name, value in recorded.items()}
     inputs_text, masked = whole(texts), False
+    if len(inputs_text) > MAX_RESULT:
+        raise TooLarge(f"{step.name}: its arguments", len(inputs_text), MAX_RESULT)
     if find_secret(inputs_text) is not None:
         texts, masked = _guarded(step, texts), True
         inputs_text = whole(texts)
