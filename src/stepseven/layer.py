@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from stepseven.errors import NotRecordable, NotYetBuilt, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
+from stepseven.errors import NotRecordable, NotYetBuilt, SecretFound, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
 from stepseven.model import (
     Failure,
     FailureKind,
@@ -36,6 +36,7 @@ from stepseven.runtime.services import Services, Worker
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
 from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard
+from stepseven.store.redact import find_secret
 from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import forks, questions, runs
 from stepseven.transitions.runs import Admission
@@ -463,6 +464,9 @@ def _artifact_folder(store: Store, told: str | os.PathLike[str] | None) -> Path 
 def _checked_id(text: Any, what: str) -> str:
     if not isinstance(text, str) or not text or len(text) > MAX_ID or any(c < " " or c in "/\x7f" for c in text):
         raise ValueError(f"{what}={text!r}: use 1 to {MAX_ID} printable characters without '/'")
+    secret = find_secret(text)
+    if secret is not None:  # an id is shown and stored everywhere
+        raise SecretFound(what, secret)
     text.encode("utf-8")  # half a character is refused here, not by the database
     return text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer, Run, StoreUnavailable, TooLarge, step, workflow
+from stepseven import Layer, Run, SecretFound, StoreUnavailable, TooLarge, step, workflow
 from stepseven.testing import layer as make_layer
 
 
@@ -139,3 +139,14 @@ async def test_arguments_and_inputs_over_the_limit_are_refused_with_their_size(t
         assert not await layer.runs()
         outcome = await layer.run(much(), client="acme")
         assert "takes_much: its arguments is 17," in outcome.questions[0].text
+
+
+@pytest.mark.parametrize(
+    "how", [{"client": "sk-proj-a1B2c3D4e5F6g7H8i9J0k1L2"}, {"client": "a", "run_id": "sk-proj-a1B2c3D4e5F6g7H8i9J0k1L2"}]
+)
+async def test_an_id_that_is_a_credential_is_refused(how: dict[str, str]) -> None:
+    """A client's or run's id that looks like a credential is refused: an id is shown and stored everywhere."""
+    async with make_layer() as layer:
+        with pytest.raises(SecretFound):
+            await layer.run(exits("body"), **how)
+        assert not await layer.runs()

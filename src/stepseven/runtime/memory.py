@@ -105,7 +105,6 @@ class RunMemory:
         self.reserved = Reserved()
         self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
         self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
-        self.done_before = len(self.records)
         set_aside(self)
         overtaken(self)
         self.diverged.update(r.branch for r in (*self.records.values(), *self.older) if reading.OTHER_RESULT in (r.why or ""))

@@ -26,7 +26,6 @@ class Statements:
     insert_client: str
     client: str
     fact: str
-    facts: str
     fact_history: str
     insert_fact: str
     # runs
@@ -41,11 +40,9 @@ class Statements:
     count_executing: str
     request_stop: str
     wake_run: str
-    raise_limit: str
     count_questions: str
     run_progress: str
     runs_page: str
-    children: str
     spend: str
     client_spend: str
     checkpoint: str
@@ -125,9 +122,6 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "client": f"SELECT id, status, created_us FROM {s}client WHERE id = :id",
         "fact": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id AND key = :key ORDER BY version DESC LIMIT 1""",
-        "facts": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact AS f
-            WHERE client_id = :client_id AND version = (SELECT max(version) FROM {s}fact AS g
-                WHERE g.client_id = f.client_id AND g.key = f.key) ORDER BY key""",
         "fact_history": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id AND key = :key ORDER BY version""",
         "insert_fact": f"""INSERT INTO {s}fact (client_id, key, version, value, source, run_id, set_by, set_us, valid_until_us)
@@ -167,7 +161,6 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "wake_run": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,
                 updated_us = :now
             WHERE no = :run_no AND status = 'waiting' AND owner IS NULL""",
-        "raise_limit": f"UPDATE {s}run SET limits = :limits, updated_us = :now WHERE no = :run_no",
         "count_questions": f"""UPDATE {s}run SET open_questions = (SELECT count(*) FROM {s}question WHERE run_no = :run_no
                 AND status = 'open' AND folded_into IS NULL), updated_us = :now WHERE no = :run_no""",
         # What counts as progress between two executions; a take is none, nor is a begin or claim that was there before.
@@ -183,7 +176,6 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
             FROM {s}run AS r WHERE (:client_id IS NULL OR r.client_id = :client_id)
               AND (:workflow IS NULL OR r.workflow = :workflow) AND (:status IS NULL OR r.status = :status)
               AND r.no < :before ORDER BY r.no DESC LIMIT :limit""",
-        "children": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE parent_no = :run_no ORDER BY no",
         "spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step WHERE id BETWEEN :low AND :high), 0)
                 + coalesce((SELECT sum(usd) FROM {s}attempt WHERE run_no = :run_no), 0) AS uusd,
             coalesce((SELECT sum(tokens) FROM {s}step WHERE id BETWEEN :low AND :high), 0)

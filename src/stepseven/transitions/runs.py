@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any
 
 from stepseven.errors import RunConflict, Superseded, UnknownRun
 from stepseven.model import RunStatus
@@ -249,8 +248,3 @@ def ending(tx: Tx, hold: Hold, status: RunStatus, reason: str, now_us: int) -> N
     guard(tx, hold)
     going = RunStatus.FAILING if status is RunStatus.FAILED else RunStatus.CANCELLING
     tx.run(tx.sql.request_stop, {"run_no": hold.run_no, "status": going.value, "reason": reason, "now": now_us})
-
-
-def summary(tx: Tx, run_id: str) -> dict[str, Any]:
-    """The run's row as a plain dict."""
-    return dict(known(tx, run_id))
