@@ -50,8 +50,13 @@ LATER = "comes with a later release of stepseven"
 MAX_ID = 200
 
 
-def open_store(url: str, *, always_durable: bool = False) -> Store:
+def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False) -> Store:
     """The store a URL names: ``sqlite:///file``, ``sqlite:////absolute/file`` or ``sqlite:///:memory:``.
+
+    Args:
+        url: where it is.
+        always_durable: every commit waits for the disk.
+        upgrade: bring a store that an older version wrote to this version's schema; without it such a store is refused.
 
     Raises:
         StoreUnavailable: the URL is of no known kind, or the database cannot be opened.
@@ -61,7 +66,7 @@ def open_store(url: str, *, always_durable: bool = False) -> Store:
         path = rest.removeprefix("/")
         if not path:  # an unset variable in "sqlite:///$FILE" must not mean a store that forgets
             raise StoreUnavailable(url, "it names no file: say sqlite:///FILE (or sqlite:///:memory: for one that forgets)")
-        return SqliteStore(url, path, always_durable=always_durable)
+        return SqliteStore(url, path, always_durable=always_durable, upgrade=upgrade)
     if scheme in ("postgres", "postgresql"):
         raise StoreUnavailable(hide_password(url), f"PostgreSQL {LATER}; use sqlite:///FILE")
     raise StoreUnavailable(hide_password(url), "the URL must begin with sqlite:/// (or postgresql://)")

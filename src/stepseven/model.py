@@ -202,6 +202,27 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing known about a client, as it stands in one version.
+
+    ``source`` says where it comes from (``crm``, ``import:clients.csv``, ``run …``, ``answer to …``), ``set_by`` which person.
+    ``valid_until_us``: after that it counts as not known. ``conflicts``: what other sources say, newest first, when they say
+    something else and no person has decided since.
+    """
+
+    client_id: str
+    key: str
+    value: Any
+    version: int
+    source: str | None = None
+    run_id: str | None = None
+    set_by: str | None = None
+    set_us: int = 0
+    valid_until_us: int | None = None
+    conflicts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """A run as lists show it: the view ``checkpoint`` without its document."""
 

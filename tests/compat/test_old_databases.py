@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stepseven import RunConflict, testing
+from stepseven import RunConflict, SchemaMismatch, testing
+from stepseven.layer import open_store
 from tests.compat.fixtures import make_schema_1 as one
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -15,10 +16,14 @@ FIXTURES = Path(__file__).with_name("fixtures")
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A copy of the database of schema 1."""
+    """A copy of the database of schema 1, brought to this version's schema."""
     shutil.copy(FIXTURES / "schema-1.db", tmp_path / "s.db")
     one.calls.clear()
-    return f"sqlite:///{tmp_path}/s.db"
+    where = f"sqlite:///{tmp_path}/s.db"
+    with pytest.raises(SchemaMismatch):  # never behind its owner's back
+        open_store(where)
+    open_store(where, upgrade=True).close()
+    return where
 
 
 async def test_what_it_knows_is_there(url: str) -> None:

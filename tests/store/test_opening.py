@@ -111,7 +111,7 @@ def test_older_version_is_refused_with_the_advice(tmp_path: Path, monkeypatch: p
     path = tmp_path / "s.db"
     open_file(path).close()
     before = digest(path)
-    monkeypatch.setattr("stepseven.store.migrate.migrations", lambda _: [(1, ""), (2, "")])
+    monkeypatch.setattr("stepseven.store.migrate.migrations", lambda _: [(1, ""), (99, "")])
     with pytest.raises(SchemaMismatch, match="back it up, then run `stepseven migrate`"):
         open_file(path)
     assert digest(path) == before

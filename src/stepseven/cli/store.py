@@ -10,7 +10,7 @@ from typing import Any
 from stepseven.cli._common import NoStore, Setting, command, now_us, out, print_json, row, wrapped
 from stepseven.cli._words import count
 from stepseven.decide import _phrases as say
-from stepseven.layer import Layer, hide_password
+from stepseven.layer import Layer, hide_password, open_store
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.runs import LEASE_US, is_dead
@@ -153,6 +153,7 @@ async def migrate(setting: Setting) -> None:
     """Create the store, or bring it to this version's schema. Safe to run from many places at once."""
     path = setting.path
     was_there = path is None or (path.exists() and path.stat().st_size > 0)
+    open_store(setting.url, upgrade=True).close()
     async with setting.layer(create=True) as layer:
         head = await layer.store.read(lambda tx: tx.one(tx.sql.store, {}))
     found: dict[str, Any] = {

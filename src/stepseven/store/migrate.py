@@ -32,11 +32,16 @@ def split(script: str) -> Iterator[str]:
             statement = ""
 
 
-def check_sqlite(connection: sqlite3.Connection, url: str) -> int:
+def check_sqlite(connection: sqlite3.Connection, url: str, *, upgrade: bool = False) -> int:
     """Look whether the file is ours, and of this version. Changes nothing.
 
+    Args:
+        connection: to the file.
+        url: what to call it in an error.
+        upgrade: an older schema is welcome, too.
+
     Returns:
-        Its schema: this version's, or 0 for an empty file.
+        Its schema: this version's, or 0 for an empty file; with *upgrade* perhaps an older one.
 
     Raises:
         SchemaMismatch: another version wrote it.
@@ -44,6 +49,8 @@ def check_sqlite(connection: sqlite3.Connection, url: str) -> int:
     """
     newest = migrations("sqlite")[-1][0]
     found = _version(connection, url)
+    if upgrade and found < newest:
+        return found
     if found not in (0, newest):
         older = found < newest
         advice = "back it up, then run `stepseven migrate`" if older else "use the newer stepseven that wrote it"
@@ -51,18 +58,29 @@ def check_sqlite(connection: sqlite3.Connection, url: str) -> int:
     return found
 
 
-def migrate_sqlite(connection: sqlite3.Connection, url: str, retry: Callable[[Callable[[], Any]], Any]) -> None:
+def migrate_sqlite(
+    connection: sqlite3.Connection, url: str, retry: Callable[[Callable[[], Any]], Any], *, upgrade: bool = False
+) -> None:
     """Create the schema in an empty file. The loser of a race finds the work done.
+
+    Args:
+        connection: to the file.
+        url: what to call it in an error.
+        retry: runs what may find the file locked.
+        upgrade: bring an older file to this version, in one transaction. Only when it was asked for: what an older
+            program still has open it could not read afterwards.
 
     Raises:
         SchemaMismatch, StoreUnavailable: as ``check_sqlite``; nothing was changed.
     """
-    if retry(lambda: check_sqlite(connection, url)):
+    newest = migrations("sqlite")[-1][0]
+    if retry(lambda: check_sqlite(connection, url, upgrade=upgrade)) == newest:
         return  # a read-only look costs nothing; only a file that needs work is locked
     retry(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
-        if check_sqlite(connection, url) == 0:
-            _apply(connection, migrations("sqlite"))
+        found = check_sqlite(connection, url, upgrade=upgrade)
+        if found < newest:
+            _apply(connection, [m for m in migrations("sqlite") if m[0] > found])
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -85,4 +103,7 @@ def _apply(connection: sqlite3.Connection, known: list[tuple[int, str]]) -> None
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version={known[-1][0]}")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute("INSERT INTO store (one, schema_no, created_us) VALUES (1, ?, ?)", (known[-1][0], time.time_ns() // 1000))
+    connection.execute(
+        "INSERT INTO store (one, schema_no, created_us) VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE SET schema_no = ?",
+        (known[-1][0], time.time_ns() // 1000, known[-1][0]),
+    )

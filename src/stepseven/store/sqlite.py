@@ -117,9 +117,10 @@ def _tell(batch: list[_Queued]) -> None:
 class SqliteStore:
     """A store in one SQLite file (``sqlite:///path``) or in memory (``sqlite:///:memory:``)."""
 
-    def __init__(self, url: str, path: str, *, always_durable: bool = False) -> None:
+    def __init__(self, url: str, path: str, *, always_durable: bool = False, upgrade: bool = False) -> None:
         self.url = url
         self.path = path
+        self._upgrade = upgrade
         self.memory = path == ":memory:"
         self.sql = statements(SQLITE)
         self._always = always_durable
@@ -134,7 +135,7 @@ class SqliteStore:
         self._full: bool | None = None
         self._writer = self._connect()
         try:
-            migrate_sqlite(self._writer, url, self._retry)
+            migrate_sqlite(self._writer, url, self._retry, upgrade=upgrade)
             self._reader = self._writer if self.memory else self._connect()
         except sqlite3.Error as error:
             self._writer.close()
@@ -168,7 +169,7 @@ class SqliteStore:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Look first, then switch to the write-ahead log: a file that is not ours stays as it is."""
-        self._retry(lambda: check_sqlite(connection, self.url))
+        self._retry(lambda: check_sqlite(connection, self.url, upgrade=self._upgrade))
         mode = self._retry(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
         if mode != "wal":
             raise StoreUnavailable(self.url, "its file system has no shared memory for several processes: use a local disk")
