@@ -1,10 +1,13 @@
 """stepseven: the recovery layer under AI agents. Die at step seven, wake up at step seven, knowing what you knew."""
 
+from stepseven.clients import Client
 from stepseven.errors import (
     AlreadyAnswered,
     AlreadyDone,
+    ArtifactGone,
     AskCancelled,
     AskExpired,
+    ClientBusy,
     Conflict,
     Failed,
     Fatal,
@@ -17,6 +20,7 @@ from stepseven.errors import (
     NotYet,
     NotYetBuilt,
     QuestionExpired,
+    Refused,
     Retryable,
     RunConflict,
     SchemaMismatch,
@@ -26,13 +30,31 @@ from stepseven.errors import (
     StoreUnavailable,
     Superseded,
     TooLarge,
+    UnknownClient,
     UnknownQuestion,
     UnknownRun,
     UnknownWorkflow,
     Waiting,
 )
 from stepseven.layer import Layer
-from stepseven.model import Cost, Limits, Option, Outcome, Page, Question, RunInfo, Secret
+from stepseven.model import (
+    Changes,
+    Cost,
+    Decision,
+    Fact,
+    FactChange,
+    Failure,
+    Forgotten,
+    Limits,
+    Option,
+    Outcome,
+    Page,
+    Previous,
+    Pruned,
+    Question,
+    RunInfo,
+    Secret,
+)
 from stepseven.runtime.attempt import attempt
 from stepseven.runtime.handle import Run
 from stepseven.step import step
@@ -51,9 +73,11 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "AlreadyAnswered", "AlreadyDone", "AskCancelled", "AskExpired", "Conflict", "Cost", "Failed", "Fatal", "Fixable",
-    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "MissingSecret", "NoRun", "NotRecordable", "NotYet", "NotYetBuilt",
-    "Option", "Outcome", "Page", "Question", "QuestionExpired", "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch",
-    "Secret", "SecretFound", "StepFailed", "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownQuestion",
-    "UnknownRun", "UnknownWorkflow", "Waiting", "attempt", "step", "workflow",
+    "AlreadyAnswered", "AlreadyDone", "ArtifactGone", "AskCancelled", "AskExpired", "Changes", "Client", "ClientBusy",
+    "Conflict", "Cost", "Decision", "Fact", "FactChange", "Failed", "Failure", "Fatal", "Fixable", "Forgotten",
+    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "MissingSecret", "NoRun", "NotRecordable", "NotYet",
+    "NotYetBuilt", "Option", "Outcome", "Page", "Previous", "Pruned", "Question", "QuestionExpired", "Refused",
+    "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch", "Secret", "SecretFound", "StepFailed",
+    "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownClient", "UnknownQuestion", "UnknownRun",
+    "UnknownWorkflow", "Waiting", "attempt", "step", "workflow",
 ]  # fmt: skip

@@ -73,6 +73,45 @@ class UnknownRun(StepsevenError):
         self.run_id = run_id
 
 
+class ArtifactGone(StepsevenError):
+    """A result that was too long to be kept elsewhere was pruned with its run. Use its summary, or work it out again."""
+
+    def __init__(self, name: str, run_id: str) -> None:
+        super().__init__(
+            f"the whole {name!r} of run {run_id} is gone (pruned, or its file was removed): use its summary, or work it out again"
+        )
+        self.name = name
+        self.run_id = run_id
+
+
+class UnknownClient(StepsevenError):
+    """No client has this id: nothing was ever run for it, and nothing said about it."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"there is no client {client_id}: `stepseven client` lists them")
+        self.client_id = client_id
+
+
+class ClientBusy(StepsevenError):
+    """The client cannot be forgotten while runs of it have not ended or an effect's outcome is not known. Nothing was changed."""
+
+    def __init__(self, client_id: str, runs: Sequence[str], unsettled: Sequence[str] = ()) -> None:
+        told = [_listed(runs, "not ended"), _listed(unsettled, "an effect in doubt")]
+        do = "cancel them first (`stepseven cancel RUN`)" if runs else "resume them first, so that it is found out"
+        super().__init__(f"{client_id} cannot be forgotten: {'; '.join(t for t in told if t)}; {do}")
+        self.client_id = client_id
+        self.runs = tuple(runs)
+        self.unsettled = tuple(unsettled)
+
+
+def _listed(names: Sequence[str], what: str) -> str:
+    """``2 runs have not ended (a, b)``; empty if there are none."""
+    if not names:
+        return ""
+    more = f", and {len(names) - 5} more" if len(names) > 5 else ""  # noqa: PLR2004 - a sentence
+    return f"{len(names)} {'run has' if len(names) == 1 else 'runs have'} {what} ({', '.join(names[:5])}{more})"
+
+
 class UnknownQuestion(StepsevenError):
     """No question has this id; ``open_ids`` are those that can be answered."""
 
@@ -147,6 +186,17 @@ class StepFailed(StepsevenError):
         self.kind = kind
         self.results = list(results)
         self.failures = dict(failures or {})
+
+
+class Refused(StepFailed):
+    """A person refused what was proposed: an irreversible step, or ``run.approve``. Nothing was done.
+
+    Uncaught it ends the run as cancelled; an item of a map counts as skipped.
+    """
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(step, reason, kind="refused")
+        self.args = (f"{step}: {reason}; nothing was done",)
 
 
 class AskExpired(StepsevenError):

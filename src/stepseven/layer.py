@@ -9,11 +9,14 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from stepseven.clients import Client
+from stepseven.decide.retention import span_us
 from stepseven.errors import NotRecordable, NotYetBuilt, SecretFound, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
 from stepseven.model import (
     Failure,
@@ -21,6 +24,7 @@ from stepseven.model import (
     Limits,
     Outcome,
     Page,
+    Pruned,
     Question,
     QuestionStatus,
     RunInfo,
@@ -28,19 +32,21 @@ from stepseven.model import (
     Spend,
     WaitingFor,
 )
-from stepseven.runtime import explain
+from stepseven.runtime import explain, retention
 from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
+from stepseven.runtime.retention import Pruner, Retention
 from stepseven.runtime.services import Services, Worker
+from stepseven.runtime.undoing import take_back  # noqa: F401 - a workflow is known once it is imported
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
 from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard
 from stepseven.store.redact import find_secret
 from stepseven.store.sqlite import SqliteStore
-from stepseven.transitions import forks, questions, runs
+from stepseven.transitions import children, family, forks, questions, runs
 from stepseven.transitions.runs import Admission
-from stepseven.transitions.state import question_of, steps_range
+from stepseven.transitions.state import question_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,14 +113,16 @@ class Layer:
         if durability not in ("effects", "full"):
             raise ValueError(f"durability={durability!r}: say 'effects' or 'full'")
         self.url = url or os.environ.get("STEPSEVEN_URL") or "sqlite:///stepseven.db"
+        kept_us = retention.keep_us()
         self.store = open_store(self.url, always_durable=durability == "full")
         edge = edge or Edge()
         worker = Worker(self.store, edge)
         own = (classify,) if callable(classify) else tuple(classify or ())
         self.services = Services(
-            store=self.store, edge=edge, worker=worker, artifacts=Artifacts(_artifact_folder(self.store, artifacts)),
-            durability=durability, limits=limits, classify=own,
+            store=self.store, edge=edge, worker=worker, durability=durability, limits=limits, classify=own,
+            artifacts=Artifacts(_artifact_folder(self.store, artifacts), own=artifacts is None),
         )  # fmt: skip
+        worker.housekeeping = self._retention = Retention(self.store, edge, self.services.artifacts, kept_us)
         self._driver = Driver(self.services)
         self._closed = False
 
@@ -251,22 +259,23 @@ class Layer:
         """A run's row as an outcome. *workflow*: the code that was called; default: what this process knows by the name."""
         status = RunStatus(row["status"])
 
-        def unit(tx: Tx) -> tuple[Row | None, list[Row]]:
+        def unit(tx: Tx) -> tuple[tuple[int, int], list[Row], list[Question]]:
             asked = tx.all(tx.sql.questions_of_run, {"run_no": row["no"]})
-            return tx.one(tx.sql.spend, {"run_no": row["no"], **steps_range(row["no"])}), asked
+            return family.spend(tx, row["no"]), asked, children.open_questions(tx, row["no"])
 
-        spend, asked = await self.store.read(unit)
+        (uusd, tokens), asked, below = await self.store.read(unit)
         workflow = workflow or registry.get(row["workflow"])
         value = None
         if status is RunStatus.DONE and row["value"] is not None:
             value = workflow.typed.decode(row["value"]) if workflow is not None else json.loads(row["value"])
         return Outcome(
             run_id=row["id"], status=status, value=value,
-            questions=tuple(question_of(q, row["id"]) for q in asked if q["status"] == "open" and q["folded_into"] is None),
-            failure=_failure(row),
-            spend=Spend(usd=(spend["uusd"] or 0) / 1e6, tokens=spend["tokens"] or 0, seconds=row["executing_us"] / 1e6)
-            if spend is not None else Spend(),
+            questions=(
+                *(question_of(q, row["id"]) for q in asked if q["status"] == "open" and q["folded_into"] is None), *below
+            ),
+            failure=_failure(row), spend=Spend(usd=uusd / 1e6, tokens=tokens, seconds=row["executing_us"] / 1e6),
             waiting_for=WaitingFor(row["waiting_for"]) if row["waiting_for"] else None, until_us=row["wake_us"],
+            cut=status is RunStatus.DONE and row["value"] is None and row["pruned_us"] is not None,
         )  # fmt: skip
 
     async def _info(self, run_id: str) -> RunInfo:
@@ -359,6 +368,8 @@ class Layer:
             lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now), durable=True
         )
         self._driver.answered(row["id"])
+        if row["remember"] is not None:
+            self._driver.learned(row["client_id"], json.loads(row["remember"])["key"])
         return question_of(row, row["run_id"])
 
     async def cancel(self, run_id: str, *, reason: str, by: str | None = None) -> RunStatus:
@@ -390,23 +401,59 @@ class Layer:
 
         Raises:
             UnknownRun: there is none with this id.
-            ValueError: the run has no record of *from_step*.
+            ValueError: the run has no record of *from_step*, or its workflow has no such input.
+            NotRecordable: an input is not of its parameter's type.
         """
         new_id = f"{run_id}-fork-{self.services.edge.new_id('r')[2:8]}"
         changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in (inputs or {}).items()}
+        if changed:
+            run = await self.store.read(lambda tx: runs.known(tx, run_id))
+            _check_inputs(registry.get(run["workflow"]), changed)
         now = self.services.edge.now_us()
         await self.store.write(lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True)
         return await self._info(new_id)
+
+    # -- clients ----------------------------------------------------------------------------------------------------------
+
+    def client(self, id: str) -> Client:
+        """What is known about a client, and whether anything may begin for it. Synchronous; the first ``set`` creates it.
+
+        Raises:
+            ValueError: *id* is no id.
+        """
+        return Client(self.services, _checked_id(id, "client"), learned=self._driver.learned)
+
+    # -- keeping it small -------------------------------------------------------------------------------------------------
+
+    async def prune(self, *, older_than: float | str | timedelta) -> Pruned:
+        """Shrink runs that ended long ago to summaries, decisions and receipts, in small bites that nobody has to wait for.
+
+        Never shrunk: what has not ended, a run with an open question, the newest finished run of each client and workflow.
+        Kept of a run: its row (with a value up to 4 KiB), its checkpoint, a line per step, the reasons of failures, questions
+        with their answers, effects with their receipts; facts are not touched.
+
+        Args:
+            older_than: days since a run's end as a number, ``"90d"``, ``"12h"``, or a ``timedelta``.
+
+        Returns:
+            How much is gone. The file keeps its size; ``stepseven prune --vacuum`` gives the space back.
+
+        Raises:
+            ValueError: *older_than* is none of these.
+        """
+        return await asyncio.to_thread(self._prune, self.services.edge.now_us() - span_us(older_than))
+
+    def _prune(self, before_us: int) -> Pruned:
+        pruner = Pruner(self.store, self.services.edge, self.services.artifacts, Pruned())
+        for took in pruner.bites(before_us):
+            time.sleep(took)  # the store is somebody else's for as long
+        return pruner.done
 
     # -- later releases -----------------------------------------------------------------------------------------------------
 
     async def plan(self, run_id: str) -> Any:
         """What a resume would reuse, run and ask, with prices. Comes with a later release."""
         raise NotYetBuilt(f"layer.plan({run_id!r})")
-
-    def client(self, id: str) -> Any:
-        """What is known about a client. Comes with a later release."""
-        raise NotYetBuilt(f"layer.client({id!r})")
 
     def worker(self, *modules: Any, concurrency: int = 8) -> Any:
         """A worker that takes any run. Comes with a later release."""
@@ -419,10 +466,6 @@ class Layer:
     async def board(self) -> Any:
         """Clients × workflows. Comes with a later release."""
         raise NotYetBuilt("layer.board()")
-
-    async def prune(self, *, older_than: Any) -> Any:
-        """Shrink finished runs. Comes with a later release."""
-        raise NotYetBuilt(f"layer.prune(older_than={older_than!r})")
 
     # -- closing --------------------------------------------------------------------------------------------------------
 
@@ -446,6 +489,8 @@ class Layer:
             self._close()
 
     def _close(self) -> None:
+        if self.services.worker.beating and self.services.worker.housekeeping is not None:
+            self._retention.at_exit()
         self.services.worker.stop()
         self.store.close()
 
@@ -453,10 +498,25 @@ class Layer:
 def _refuse_later(workflow: Workflow[Any, Any]) -> None:
     """A workflow that counts on something not built yet is refused before it starts, not half-way."""
     o = workflow.settings
-    told = {"client_record=": o.client_record, "watch=": o.watch, "requires=": o.requires}
-    for name, value in told.items():
-        if value:
-            raise NotYetBuilt(f"@workflow({name}) of {workflow.name!r}")
+    if o.watch:
+        raise NotYetBuilt(f"@workflow(watch=) of {workflow.name!r}")
+
+
+def _check_inputs(workflow: Workflow[Any, Any] | None, changed: Mapping[str, str]) -> None:
+    """Refuse now what the workflow's parameters do not take; without its code nobody can tell.
+
+    Raises:
+        ValueError: it has no such parameter. NotRecordable: the value is not of its type.
+    """
+    if workflow is None:
+        return
+    known, open_ended = workflow.parameters()
+    strange = [name for name in changed if name not in known and not open_ended]
+    if strange:
+        raise ValueError(f"{workflow.name} has no input {strange[0]!r}; it has: {', '.join(known) or 'none'}")
+    for name, text in changed.items():
+        if name in known:
+            workflow.inputs_typed[name].decode(text)
 
 
 def _artifact_folder(store: Store, told: str | os.PathLike[str] | None) -> Path | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from stepseven.errors import Failed, MissingSecret, Waiting
+from stepseven.errors import ArtifactGone, Failed, MissingSecret, Waiting
 
 R = TypeVar("R")
 
@@ -48,6 +48,13 @@ class WaitingFor(StrEnum):
     EFFECT = "effect"
     CIRCUIT = "circuit"
     EVENT = "event"
+
+
+class ClientStatus(StrEnum):
+    """Whether anything may begin for a client."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
 
 
 class StepState(StrEnum):
@@ -238,13 +245,100 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a step or a run failed. ``step`` is ``None`` when the workflow's own code failed."""
+    """Why a step or a run failed. ``step`` is ``None`` when the workflow's own code failed; ``at_us`` when that try ended."""
 
     step: str | None
     kind: FailureKind
     reason: str
     approach: str | None = None
     where: str | None = None
+    run_id: str | None = None
+    at_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person decided in a run: the question's text, what was answered, by whom, when and with which note."""
+
+    text: str
+    answer: Any
+    by: str | None
+    answered_us: int
+    run_id: str
+    kind: QuestionKind
+    step: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactChange:
+    """A fact that has another value than before. ``old`` is ``None`` when it was not known (``old_version`` is, too)."""
+
+    key: str
+    old: Any
+    new: Any
+    source: str | None
+    set_us: int
+    version: int
+    old_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What happened to a client since a run of it ended: newest first."""
+
+    facts: tuple[FactChange, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    runs: tuple[RunInfo, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previous:
+    """The last finished run of the same client and workflow, as the run that asks first saw it.
+
+    Attributes:
+        run_id, status, goal, inputs, ended_us: of that run.
+        value: what its workflow returned, as today's return type; plain JSON when it no longer fits.
+        artifacts: step name → the result of its last record, as plain JSON. One of ``cut`` is only its beginning, as text.
+        summaries: step name → its summary, where it has one.
+        decisions: what people decided in it, newest first.
+        failures: the tries that failed in it, newest first.
+        facts: key → what it knew of the client: what it read or found out.
+        changed: what happened to the client since.
+        cut: what is too long to be here whole, such as ``artifacts.tickets`` or ``inputs.text``: its beginning and a ``…``.
+        left_out: section → how many of it are not here (the oldest).
+    """
+
+    run_id: str
+    status: RunStatus
+    goal: str | None
+    inputs: Mapping[str, Any]
+    value: Any
+    ended_us: int
+    artifacts: Mapping[str, Any]
+    summaries: Mapping[str, str]
+    decisions: tuple[Decision, ...]
+    failures: tuple[Failure, ...]
+    facts: Mapping[str, Fact]
+    changed: Changes
+    cut: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def artifact(self, name: str) -> Any:
+        """The whole result of step *name*, also of one that is cut here; the same after a resume.
+
+        Raises:
+            KeyError: that run has no result of a step of this name; lists those it has.
+            ArtifactGone: it was pruned before this run looked.
+        """
+        if name not in self.artifacts:
+            if name in self.summaries:
+                raise ArtifactGone(name, self.run_id)
+            more = self.left_out.get("artifacts")
+            there = ", ".join(self.artifacts) or "none"
+            there += f", and {more} more that are not kept here" if more else ""
+            raise KeyError(f"run {self.run_id} has no result of a step {name!r}; it has: {there}")
+        return self.artifacts[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +352,10 @@ class Spend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[R]):
-    """What became of a run, as far as it got. ``until_us`` is set when a timer will move it."""
+    """What became of a run, as far as it got. ``until_us`` is set when a timer will move it.
+
+    ``cut``: the value was longer than what is kept when a run is pruned, or its client was forgotten.
+    """
 
     run_id: str
     status: RunStatus
@@ -268,6 +365,7 @@ class Outcome(Generic[R]):
     spend: Spend = field(default_factory=Spend)
     waiting_for: WaitingFor | None = None
     until_us: int | None = None
+    cut: bool = False
 
     def result(self) -> R:
         """The workflow's value.
@@ -275,12 +373,52 @@ class Outcome(Generic[R]):
         Raises:
             Waiting: the run has not ended.
             Failed: the run ended failed or cancelled.
+            ArtifactGone: the value went when the run was pruned.
         """
+        if self.cut:
+            raise ArtifactGone("value", self.run_id)
         if self.status is RunStatus.DONE:
             return self.value  # type: ignore[return-value]  # None is a legal value of R
         if not self.status.ended:
             raise Waiting(self.run_id, self.waiting_for, [q.text for q in self.questions], self.until_us)
         raise Failed(self.run_id, self.status, self.failure.reason if self.failure else self.status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was shrunk: so many runs; records, large results (artifacts) and bytes in them that are gone.
+
+    The bytes are free for what comes next; the file itself gets smaller only when it is compacted (``prune --vacuum``).
+    """
+
+    runs: int = 0
+    records: int = 0
+    artifacts: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What was deleted of a client, and what stays.
+
+    Attributes:
+        client_id: whose.
+        facts, records, attempts, questions, artifacts: how many were deleted; facts in all their versions.
+        runs, effects: how many stay, without anything that was in them: that they happened, when, and what they cost.
+        compacted: no older copy is left in the file or its log. ``False``: ``stepseven prune --vacuum`` has to be run.
+        files_missing: large results that are not in this layer's artifact folder: forget again with ``artifacts=`` set.
+    """
+
+    client_id: str
+    facts: int = 0
+    records: int = 0
+    attempts: int = 0
+    questions: int = 0
+    artifacts: int = 0
+    runs: int = 0
+    effects: int = 0
+    compacted: bool = False
+    files_missing: int = 0
 
 
 class Page(list[R]):

@@ -72,7 +72,7 @@ def step(name: Any = None, **options: Any) -> Any:  # noqa: D417 - the options s
         subject: a 404 or 410 means that the run's subject does not exist: fatal.
         secrets: ``mask``: credentials in inputs and results are masked instead of refused.
         summary: result → one line with a figure, shown to people.
-        remember: keep the result as the client's fact under this key.
+        remember: keep the result as the client's fact under this key, in the commit that records it. ``None`` is no fact.
 
     Returns:
         A ``Step``: call it inside a workflow and await the result.

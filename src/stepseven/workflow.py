@@ -12,6 +12,8 @@ from stepseven.runtime.procedure import Workflow, WorkflowOptions
 P = ParamSpec("P")
 R = TypeVar("R")
 
+OURS = "stepseven."  # names of workflows that come with stepseven
+
 
 @overload
 def workflow(fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
@@ -32,10 +34,11 @@ def workflow(name: Any = None, **options: Any) -> Any:  # noqa: D417 - the optio
     Args:
         name: its name in the store; default: the function's.
         limits: ceilings of one run; a run that reaches one asks a person.
-        client_record: async function of the client id that reads the outside record at the start.
-        watch: facts whose change matters even if no step read them.
+        client_record: function of the client's id, or a step, that reads the outside record once at the start:
+            ``run.client.record``. ``None``, 404 or 410: there is no such client, and the run fails.
+        watch: facts whose change matters even if no step read them. Comes with a later release.
         on_drift: what to do when facts changed while the run waited.
-        requires: facts that must be known; missing ones are asked for once, at the start.
+        requires: facts that must be known; missing ones are asked for all at once, before the first line runs.
         to: who is asked by default.
 
     Returns:
@@ -61,4 +64,6 @@ class WorkflowDecorator:
     def __call__(self, fn: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:  # noqa: D102 - the class says it
         options = dict(self._options)
         options.setdefault("name", fn.__name__)
+        if str(options["name"]).startswith(OURS):
+            raise ValueError(f"workflow name {options['name']!r}: names that begin with {OURS!r} are stepseven's own")
         return Workflow(fn, WorkflowOptions(**options))

@@ -59,6 +59,14 @@ async def asks(run: Run) -> list[object]:
     percent = await run.ask("How many percent?", type=int)
     return [yes, percent, await run.ask("What is the reference?")]
 
+@step(effect="irreversible", key="to")
+async def send_mail(to: str, subject: str, body: str, copies: int = 1) -> str:
+    return f"{to}: {subject} ({body}) x{copies}"
+
+@workflow
+async def mails(run: Run) -> str:
+    return await send_mail("ben@acme.example", "Your contract", "Dear customer,\\nit ends in December.")
+
 @step
 def hang(folder: str) -> None:
     Path(folder, "hanging").touch()

@@ -120,7 +120,7 @@ def test_text_parameter_keeps_its_text(cli):
         (["run", "renewals:simple", "--client", "a", "--input", "quarter=@nowhere"], 2, "nowhere"),
         (["run", "renewals:simple", "--client", "a", "--input", "quarter=1", "--input", "x=1"], 2, "x"),
         (["run", "renewals:simple", "--client", "a", "--wait", "-1"], 2, "--wait"),
-        (["run", "renewals:nope", "--client", "a"], 1, "asks, hangs, hopeless, renewal, simple"),
+        (["run", "renewals:nope", "--client", "a"], 1, "asks, hangs, hopeless, mails, renewal, simple"),
         (["run", "nowhere:nope", "--client", "a"], 1, "no module nowhere"),
         (["run", "broken:nope", "--client", "a"], 1, "ZeroDivisionError"),
         (["run", "renewals:simple", "--client", "", "--input", "quarter=1"], 1, "client"),

@@ -26,7 +26,7 @@ API = PAGE.partition("```python\n")[2].partition("```")[0]
 TABLES = PAGE.partition("### Tables")[2].partition("### Questions")[0]
 
 #: Of the contract, and not built yet: calling it says so. The list only gets shorter.
-LATER = {"Layer.plan", "Layer.client", "Layer.worker", "Layer.review", "Layer.board", "Layer.prune"}
+LATER = {"Layer.plan", "Layer.worker", "Layer.review", "Layer.board"}
 LATER_NAMES = {"Plan", "Review", "Board"}
 
 

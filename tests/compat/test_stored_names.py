@@ -61,6 +61,7 @@ def test_file_is_marked() -> None:
     [
         (model.RunStatus, "queued running waiting cancelling failing done failed cancelled"),
         (model.WaitingFor, "person timer child effect circuit event"),
+        (model.ClientStatus, "active paused"),
         (model.StepState, "begun done failed skipped"),
         (model.AttemptOutcome, "failed deferred interrupted unknown"),
         (model.FailureKind, "retryable fixable fatal"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import importlib
 import json
 import os
 import shutil
@@ -160,7 +161,7 @@ def _child(life: Life, out: Path) -> None:
         subject.World.says = True
         subject.World.late = life.ahead_us >= subject.DAY_US
         module, _, name = life.main.partition(":")
-        main = getattr(sys.modules[module], name)
+        main = getattr(importlib.import_module(module), name)
         faults.install()
         code = main(life.state, life.url, life.how, Ahead())
     except SystemExit as told:
@@ -180,6 +181,7 @@ def _child(life: Life, out: Path) -> None:
 
 def serve() -> None:
     """Fork a child for every line on stdin; say on stdout how it ended."""
+    import tests.crash.family
     import tests.crash.poison  # noqa: F401 - loaded once, before any fork
     from tests.crash import subject
 

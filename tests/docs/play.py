@@ -39,7 +39,7 @@ class Reader:
         printed = io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):
-                exec(compile(block["body"], str(file.resolve()), "exec"), self.shared)
+                exec(compile(block["body"], str(file.resolve()), "exec", dont_inherit=True), self.shared)
         except BaseException:  # noqa: BLE001 - SystemExit and Superseded, too, are a page that does not run
             return {"output": printed.getvalue(), "error": traceback.format_exc()}
         return {"output": printed.getvalue(), "error": None}

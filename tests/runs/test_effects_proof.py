@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stepseven import AlreadyDone, Fatal, Fixable, Retryable, Run, StepsevenError, attempt, step, workflow
+from stepseven import AlreadyDone, Fatal, Fixable, Retryable, Run, attempt, step, workflow
 from stepseven.model import RunStatus
 from tests.runs.outside import DROP, Mood
 from tests.runs.worldly import claims, kinds, layers, look, outside, post, the_question, tries
@@ -287,28 +287,3 @@ async def test_503_that_proved_not_done_counts_as_put_off() -> None:
             assert (await layer.run(one(), client="acme")).result() == 1
             assert [t["outcome"] for t in tries(layer)] == ["deferred"] * 3
     assert world.counts() == {"pay": 1}
-
-
-# -- irreversible ---------------------------------------------------------------------------------------------------------
-
-
-async def test_an_irreversible_step_is_refused_at_the_call() -> None:
-    """Until approval exists, calling an irreversible step raises one clear sentence at the call; nothing is claimed or done."""
-
-    @step(effect="irreversible", key="n")
-    async def wire(n: str) -> int:
-        raise AssertionError("never runs")
-
-    @workflow
-    async def one(run: Run) -> str:
-        try:
-            wire("A")
-        except StepsevenError as refused:
-            return str(refused)
-        return "nothing was raised"
-
-    async with layers() as layer:
-        told = (await layer.run(one(), client="acme")).result()
-        assert told.startswith("step 'wire' has effect='irreversible'")
-        assert "nothing was done" in told
-        assert claims(layer) == []

@@ -508,7 +508,7 @@ async def test_the_handle_is_of_the_workflow_not_of_its_steps(tmp_path: Path) ->
 
     @step(name="recording.uses_run", ignore="run", on_failure="raise")
     async def uses_run(run: Run) -> str:
-        for call in (run.now, run.uuid, lambda: run.client.get("a"), lambda: run.ask("a?"), lambda: run.sleep(1)):
+        for call in (run.now, run.uuid, lambda: run.client.set("a", 1), lambda: run.ask("a?"), lambda: run.sleep(1)):
             with pytest.raises(NoRun):
                 call()
         return "refused"

@@ -13,7 +13,22 @@ from uuid import UUID
 
 from typing_extensions import assert_type
 
-from stepseven import Cost, Layer, Limits, Outcome, Page, Question, Run, RunInfo, Secret, attempt, step, workflow
+from stepseven import (
+    Cost,
+    Failure,
+    Layer,
+    Limits,
+    Outcome,
+    Page,
+    Previous,
+    Question,
+    Run,
+    RunInfo,
+    Secret,
+    attempt,
+    step,
+    workflow,
+)
 
 
 @dataclass
@@ -100,6 +115,10 @@ async def renewal(run: Run, quarter: str, year: int = 2026) -> Ticket:
     await call
 
     assert_type(run.now(), datetime)
+    assert_type(run.previous, Previous | None)
+    assert_type(run.brief(500), str)
+    assert_type(run.client.open_questions(), list[Question])
+    assert_type(run.client.failures(days=7), list[Failure])
     assert_type(run.uuid(), UUID)
     assert_type(run.id, str)
     await run.sleep(5)
@@ -114,6 +133,16 @@ async def one(ticket: Ticket) -> str:
 
 @workflow
 async def small(run: Run) -> None: ...
+
+
+@workflow
+async def starts(run: Run) -> None:
+    assert_type(await run.start(renewal(quarter="Q3")), Ticket)
+    assert_type(await run.start(renewal("Q3", year=2027), key="k"), Ticket)
+    first, second = await asyncio.gather(run.start(renewal(quarter="Q1")), run.start(small()))
+    assert_type(first, Ticket)
+    assert_type(second, None)
+    await run.start(renewal)  # type: ignore[arg-type]
 
 
 # -- a layer --------------------------------------------------------------------------------------------------------------

@@ -482,8 +482,8 @@ I could not pull billing for Acme. Nothing was changed.
   1  try again now                          when billing-api is mended;
                                             continues at once
   2  use contract amount instead            continues at once, about $0.30, ~4 s
-  3  wait until billing-api answers again   give a time or a fact; nothing runs
-                                            until then
+  3  wait until billing-api answers again   I look every 15 min; or give a time
+                                            or a fact
   4  give the result yourself               give it (as Billing); continues at
                                             once
   5  skip “pull billing”                    the run goes on without its result

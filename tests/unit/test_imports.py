@@ -28,6 +28,7 @@ ROOMS = (
     "people",
     "fleet",
     "engines",
+    "clients",
     "layer",
     "__init__",  # the public names: `from stepseven import …`
     "testing",

@@ -268,3 +268,67 @@ def test_backoff_refuses_what_it_cannot_mean(attempt: int, chance: float):
     """A negative attempt or a chance outside [0, 1) is refused."""
     with pytest.raises(ValueError, match="must"):
         backoff_us(attempt, base_us=1, cap_us=1, chance=chance)
+
+
+# -- waiting until the resource answers -----------------------------------------------------------------------------------
+
+LOOKS = {"choice": "wait", "until": policy.ANSWERS}
+WEEK = 7 * 86_400 * S
+
+
+def silent(n: int, ended_us: int) -> Past:
+    """A look that found the same failure."""
+    return past(n, "deferred", started_us=ended_us - S, ended_us=ended_us)
+
+
+def test_looks_come_every_fifteen_minutes():
+    """The first 15 minutes after the answer, each further one 15 minutes after the last; none of them is an attempt."""
+    q = asked(1, "wait", LOOKS)
+    at = (q.answered_us or 0) + policy.LOOK_EVERY_US
+    first = move(past(1, kind="fixable"), ask=(q,))
+    assert first == Try(number=2, not_before_us=at, looks=True)
+    rows = (past(1, kind="fixable"), silent(2, at + 3 * S), past(3, "interrupted", started_us=at + 4 * S))
+    assert move(*rows, ask=(q,), now_us=at) == Try(number=2, not_before_us=at + 3 * S + policy.LOOK_EVERY_US, looks=True)
+
+
+def test_looks_wait_longer_when_told_to():
+    """A ``Retry-After`` beyond the next look is kept."""
+    q = asked(1, "wait", LOOKS)
+    at = (q.answered_us or 0) + policy.LOOK_EVERY_US
+    late = replace(silent(2, at), retry_after_us=3600 * S)
+    assert move(past(1), late, ask=(q,)) == Try(number=2, not_before_us=at + 3600 * S, looks=True)
+
+
+@pytest.mark.parametrize("kind", ["retryable", "fixable"])
+def test_another_failure_while_waiting_is_asked_about_at_once(kind: str):
+    """What fails otherwise than before is no silence: also one that would be tried again in another case."""
+    q = asked(1, "wait", LOOKS)
+    assert isinstance(move(past(1), past(9, kind=kind, signature="other"), ask=(q,), attempts=5), Ask)
+    assert isinstance(move(past(1), past(9, kind="fatal", signature="other"), ask=(q,)), Give)
+
+
+def test_mended_code_looks_at_once():
+    """After a change of the step's source a resume does not wait for the next look."""
+    q = asked(1, "wait", LOOKS)
+    t = Trouble(past=(past(1),), asked=(q,), source_digest=NEW, resumed=True)
+    assert next_move(t, chance=0.5) == Try(number=2, looks=True)
+
+
+@pytest.mark.parametrize(
+    "signature,after_us,question,silence",
+    [
+        ("s", 60 * S, asked(1, "wait", LOOKS), True),
+        ("s", WEEK - 1, asked(1, "wait", LOOKS), True),
+        ("s", WEEK, asked(1, "wait", LOOKS), False),
+        ("other", 60 * S, asked(1, "wait", LOOKS), False),
+        ("s", 60 * S, asked(1, "wait", {"choice": "wait", "until": 5}), False),
+        ("s", 60 * S, asked(1, "again"), False),
+        ("s", 60 * S, asked(1, "wait", LOOKS, status="open"), False),
+        ("s", 60 * S, asked(0, "wait", LOOKS), False),
+    ],
+)
+def test_only_the_same_failure_within_seven_days_is_silence(signature: str, after_us: int, question: Asked, silence: bool):
+    """Nobody is asked while it is what the person knows already; then they are."""
+    ended_us = (question.answered_us or 0) + after_us
+    assert policy.still_silent((question,), (past(1),), signature=signature, ended_us=ended_us) is silence
+    assert policy.still_silent((), (past(1),), signature=signature, ended_us=ended_us) is False

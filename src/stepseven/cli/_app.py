@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stepseven import __version__
-from stepseven.cli import demo, inbox, later, run, show
+from stepseven.cli import client, demo, inbox, init, keep, later, run, show
 from stepseven.cli import store as store_commands
 from stepseven.cli._common import (
     DebugOption,
@@ -32,11 +32,11 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageEr
 def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
     """The commands as ``--help`` groups them."""
     return {
-        "Try it": {"demo": demo.demo},
+        "Try it": {"demo": demo.demo, "init": init.init},
         "Run": {"run": run.run, "resume": run.resume, "start": run.start, "cancel": run.cancel, "fork": run.fork},
         "Look": {"show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
         "Decide": {"inbox": inbox.inbox, "answer": inbox.answer},
-        "The store": {"doctor": store_commands.doctor, "migrate": store_commands.migrate},
+        "The store": {"doctor": store_commands.doctor, "prune": keep.prune, "migrate": store_commands.migrate},
     }
 
 
@@ -54,6 +54,7 @@ def build() -> typer.Typer:
     for panel, commands in _panels().items():
         for name, fn in commands.items():
             app.command(name, rich_help_panel=panel)(shared(fn))
+    app.add_typer(client.build(), name="client", rich_help_panel="Know")
     for name, what in later.COMMANDS.items():
         app.command(name, rich_help_panel="Later", help=f"{what} Comes with a later release.", context_settings=later.ANYTHING)(
             later.command(name)

@@ -98,10 +98,14 @@ class Setting:
 
         Raises:
             StoreUnavailable, SchemaMismatch: it cannot be opened; ``NoStore`` if it does not exist and must.
+        Refused: the environment says something that cannot be understood.
         """
         if not create and self.path is not None and not self.path.exists():
             raise NoStore(self.url)
-        return Layer(self.url)
+        try:
+            return Layer(self.url)
+        except ValueError as error:
+            raise Refused(str(error)) from error
 
 
 def now_us() -> int:

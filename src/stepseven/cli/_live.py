@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,7 +48,8 @@ class Live(AbstractContextManager["Live"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._quiet:
-            self._layer.services.watchers.remove(self._told)
+            with suppress(ValueError):  # it failed, and was let go
+                self._layer.services.watchers.remove(self._told)
             if self._console.is_terminal:
                 self._progress.live.transient = not self._bars  # an empty table would leave an empty line
                 self._progress.stop()
@@ -62,6 +63,8 @@ class Live(AbstractContextManager["Live"]):
             self._line("–", f"{details['name']}: skipped")
         elif what == "failed":
             self._line("✗", f"{details['name']}: {say.clip(details['reason'], words=30, chars=160)}", "red")
+        elif what == "gave_up":
+            self._line("✗", f"{details['name']}: {say.clip(details['summary'], words=30, chars=160)}", "red")
         elif what == "asked" and details["kind"] != "failure":  # the line about the failed try says it already
             self._line("?", say.clip(details["text"], words=30, chars=160), "yellow")
         elif what == "progress":

@@ -34,16 +34,17 @@ class Group:
     tries: list[Row] = field(default_factory=list)
     receipts: list[Row] = field(default_factory=list)  # of effects that are done
     of: int | None = None
+    was_done: int | None = None  # of a pruned run: how many were done before one record was left
 
     @property
     def done(self) -> int:
         """How many are done."""
-        return sum(1 for r in self.records.values() if r["state"] == "done")
+        return self.was_done or sum(1 for r in self.records.values() if r["state"] == "done")
 
     @property
     def finished(self) -> int:
         """How many are done or were skipped."""
-        return sum(1 for r in self.records.values() if r["state"] in ("done", "skipped"))
+        return self.was_done or sum(1 for r in self.records.values() if r["state"] in ("done", "skipped"))
 
     @property
     def open_tries(self) -> list[Row]:
@@ -87,6 +88,7 @@ def groups(found: RunView) -> list[Group]:
     for group in made.values():
         entry = known.get(group.name) if isinstance(known, dict) else None
         group.of = entry.get("of") if isinstance(entry, dict) else None
+        group.was_done = entry.get("done") if isinstance(entry, dict) and found.row["pruned_us"] is not None else None
         if group.of is None and len(group.records) > 1:
             group.of = len(group.records)
     return list(made.values())
@@ -105,11 +107,25 @@ def page(found: RunView, *, columns: int, most: int, also: tuple[str, ...]) -> I
         yield Text(f"    … {len(all_groups) - len(shown)} more steps")
     for name in _coming(found, {g.name for g in all_groups}):
         yield Text.assemble("  ", mark("next"), f" {clean(name)}")
-    if not all_groups:
+    yield from _children(found, columns, most)
+    if not all_groups and not found.children:
         yield Text("  no step is on record yet")
     yield Text()
     yield from _questions(found, columns, also)
     yield from _foot(found, columns, most)
+
+
+def _children(found: RunView, columns: int, most: int) -> Iterator[Text]:
+    """The runs it started: those that have not ended first."""
+    rows = sorted(found.children, key=lambda row: row["ended_us"] is not None)
+    shown = rows[: MOST_STEPS if most == MOST else None]
+    for row in shown:
+        state = standing(row["status"], row["waiting_for"])
+        told = say.clip(clean(f"{row['workflow']}, a run of its own: {state}"), words=20, chars=columns - 4)
+        yield Text.assemble("  ", mark(row["status"]), f" {told}")
+        yield Text(f"{_INDENT[:-2]}{clean(row['id'])}", style="dim")
+    if len(rows) > len(shown):
+        yield Text(f"    … {len(rows) - len(shown)} more runs")
 
 
 def _coming(found: RunView, begun: set[str]) -> list[str]:
@@ -195,12 +211,16 @@ def _reason(t: Row) -> str:
 
 
 def _again(group: Group, columns: int, most: int) -> Iterator[Text]:
-    """Why records ran again, or who gave the value."""
+    """Why records ran again, or who gave the value; what was taken back since."""
     notes = Counter(r["why"] for r in group.records.values() if r["why"] and r["state"] != "failed")
     for note, n in notes.most_common(most):
         again = f"{note} ({say.times(n)})" if n > 1 else note
         for i, line in enumerate(_wrapped(again, columns - 2, _INDENT)):
             yield Text.assemble(_INDENT[:-2], mark("again") if i == 0 else " ", " ", line.strip())
+    undone = sum(r["undone_us"] is not None for r in group.receipts)
+    if undone:
+        of = f" ({undone} of {len(group.receipts)})" if undone < len(group.receipts) else ""
+        yield Text.assemble(_INDENT[:-2], mark("again"), f" taken back{of}")
 
 
 # -- what else is known -----------------------------------------------------------------------------------------------
@@ -268,6 +288,8 @@ def _decisions(found: RunView, most: int) -> list[tuple[str, str]]:
     for i, question in enumerate(made[: most if most > MOST else MOST * 2]):
         label = next((o.label for o in question.options if o.id == _choice(question.answer)), None)
         said = f"“{label}”" if label else short_json(question.answer, 120)
+        edits = question.answer.get("inputs") if isinstance(question.answer, dict) else None
+        said += f", with {', '.join(edits)} changed" if isinstance(edits, dict) else ", edited" if edits is not None else ""
         note = f" ({question.note})" if question.note else ""
         rows.append(("decided" if i == 0 else "", f"{headline(question)} → {said} by {question.answered_by}{note}"))
     if len(made) > len(rows):

@@ -9,6 +9,7 @@ from typing import Any
 from stepseven.layer import Layer
 from stepseven.model import Question, QuestionStatus, RunStatus
 from stepseven.store.base import Row, Tx
+from stepseven.transitions import children, family
 from stepseven.transitions.runs import known
 from stepseven.transitions.state import question_of, steps_range
 
@@ -22,6 +23,8 @@ class RunView:
     attempts: list[Row]
     effects: list[Row]
     questions: list[Question]
+    children: list[Row]  # the runs it started
+    below: list[Question]  # what those ask
     usd: float
     tokens: int
     unsettled: int
@@ -36,7 +39,7 @@ class RunView:
     @property
     def open_questions(self) -> list[Question]:
         """Those that can be answered."""
-        return [q for q in self.questions if q.status is QuestionStatus.OPEN]
+        return [*(q for q in self.questions if q.status is QuestionStatus.OPEN), *self.below]
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -59,6 +62,10 @@ class RunView:
             "spend": {"usd": self.usd, "tokens": self.tokens, "seconds": row["executing_us"] / 1e6},
             "value": self.value, "failure": self.failure, "created_us": row["created_us"], "updated_us": row["updated_us"],
             "ended_us": row["ended_us"], "checkpoint": self.checkpoint,
+            "children": [
+                {"run_id": c["id"], "workflow": c["workflow"], "status": c["status"], "waiting_for": c["waiting_for"]}
+                for c in self.children
+            ],
         }  # fmt: skip
 
 
@@ -73,7 +80,7 @@ async def view(layer: Layer, run_id: str) -> RunView:
         row = known(tx, run_id)
         asked = tx.all(tx.sql.questions_of_run, {"run_no": row["no"]})
         no = row["no"]
-        spend = tx.one(tx.sql.spend, {"run_no": no, **steps_range(no)}) or {"uusd": 0, "tokens": 0}
+        uusd, tokens = family.spend(tx, no)
         unsettled = tx.one(tx.sql.unsettled, {"run_no": no})
         return {
             "row": row,
@@ -81,8 +88,10 @@ async def view(layer: Layer, run_id: str) -> RunView:
             "attempts": tx.all(tx.sql.attempts, {"run_no": no}),
             "effects": tx.all(tx.sql.effects, {"run_no": no}),
             "questions": [question_of(q, row["id"]) for q in asked if not q["folded_into"]],
-            "usd": (spend["uusd"] or 0) / 1e6,
-            "tokens": spend["tokens"] or 0,
+            "children": family.children(tx, no),
+            "below": children.open_questions(tx, no),
+            "usd": uusd / 1e6,
+            "tokens": tokens,
             "unsettled": unsettled["n"] if unsettled is not None else 0,
         }
 

@@ -45,9 +45,9 @@ def standing(status: str, waiting_for: str | None) -> str:
     return f"waiting for {AWAITED[waiting_for]}" if waiting_for else status
 
 
-def count(n: int, noun: str) -> str:
-    """``1 run``, ``3 runs``."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """``1 run``, ``3 runs``; *plural*: where an "s" is not all."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def mark(state: str) -> Text:
@@ -91,6 +91,12 @@ def ask_block(console: Console, question: Question, *, also: tuple[str, ...]) ->
         return
     console.print()
     console.print(f"  answer     {command('answer', question.id, _example(question), *also)}")
+    if question.kind is QuestionKind.APPROVE:
+        told = question.context.get("approve") or {}
+        fixed = {str(path).partition(".")[0] for path in told.get("fixed", ())}
+        name = next((n for n in reversed(list(told.get("inputs") or ())) if n not in fixed), None) if told.get("of") else None
+        change = ("--set", f"{name}=VALUE") if isinstance(told.get("inputs"), dict) and name else ("--edit",)
+        console.print(f"             {command('answer', question.id, 'approve', *change, *also)}")
     for n, option in enumerate(question.options, 1):
         if question.kind is not QuestionKind.ASK and option.id in NEEDS:
             console.print(f"             {command('answer', question.id, str(n), *_need(question, option.id), *also)}")
@@ -112,3 +118,10 @@ def _need(question: Question, choice: str) -> tuple[str, str]:
         what = str(limit.get("what"))
         return (f"--{what}" if what in ("tokens", "steps", "seconds") else "--usd", "N")
     return NEEDS[choice]
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that reads best."""
+    if count < 1 << 20:
+        return f"{count / 1024:,.0f} KiB"
+    return f"{count / (1 << 20):,.1f} MiB"

@@ -1,6 +1,7 @@
 """``demo``: fifty invoices, a real kill in the middle of one, a dead API, one question; the outside counts.
 
-Every figure shown is read from the accounting API or from the store. The scenery (processes, folder) is in ``_stage.py``.
+Every figure shown is read from the accounting API or from the store. The scenery (processes, folder) is in ``_stage.py``;
+the other story is in ``_renewal.py``.
 """
 
 from __future__ import annotations
@@ -8,24 +9,34 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from stepseven.cli._common import Exit, Refused, Setting, clean, command, now_us, out, print_json, row, width, wrapped
+from stepseven.cli import _renewal
+from stepseven.cli._cast import Ended
+from stepseven.cli._common import Exit, Refused, Setting, Usage, clean, command, now_us, print_json, width, wrapped
 from stepseven.cli._page import groups
 from stepseven.cli._read import view
-from stepseven.cli._stage import Ended, Stage
+from stepseven.cli._stage import Stage
+from stepseven.cli._voice import Voice
 from stepseven.decide.escalate import render
 from stepseven.layer import Layer
 from stepseven.model import Question
 
 INVOICES = 50
+KILL_AT = 37
 LET_THROUGH = 6  # postings after the kill that still go well, before the API refuses
 PATIENCE_S = 60.0  # for one thing to be seen from outside; it takes well under a second on an idle machine
-READING_S = 5.0  # seven pauses: the whole takes about a minute
+
+
+class Tale(StrEnum):
+    """The stories there are."""
+
+    INVOICES = "invoices"
+    RENEWAL = "renewal"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,45 +74,24 @@ class Seen:
     latest: str | None
 
 
-class Voice:
-    """Tells the story; with *fast* without pauses, with *quiet* not at all."""
-
-    def __init__(self, *, fast: bool, quiet: bool) -> None:
-        self.console: Console = Console(quiet=True) if quiet else out()
-        self._pause = READING_S if not (fast or quiet) and self.console.is_terminal else 0.0
-        self._acts = 0
-
-    def act(self, title: str, notice: str) -> None:
-        """A new act: a line of dots, its title, and one sentence of what to notice."""
-        if self._acts:
-            self.console.print("\n" + "· " * (min(width(), 72) // 2) + "\n", style="dim")
-        self._acts += 1
-        self.console.print(f"{self._acts}  {clean(title)}", style="bold")
-        self.say(f"Notice: {notice}")
-        self.console.print()
-        self.breathe()
-
-    def say(self, text: str) -> None:
-        """One line or more, wrapped."""
-        self.console.print(wrapped(text))
-
-    def row(self, label: str, text: str) -> None:
-        """A fact with its name."""
-        self.console.print(row(label, text, 12))
-
-    def breathe(self, share: float = 1.0) -> None:
-        """Time to read."""
-        time.sleep(self._pause * share)
-
-
 def demo(
     setting: Setting,
-    at: Annotated[int, typer.Option("--at", metavar="N", min=1, max=INVOICES, help="Kill while invoice N is being posted.")] = 37,
+    tale: Annotated[
+        Tale, typer.Option("--story", help="invoices: a batch dies and finishes. renewal: two quarters, two questions.")
+    ] = Tale.INVOICES,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", min=1, max=INVOICES, help="Kill while invoice N is being posted. Default: 37."),
+    ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Without the pauses for reading.")] = False,
 ) -> int:
     """Watch a run die and wake up: 50 invoices, a real kill -9, a dead API, one question, nothing posted twice."""
     voice = Voice(fast=fast, quiet=setting.as_json)
-    story = Story(killed_at=at)
+    if tale is Tale.RENEWAL:
+        if at is not None:
+            raise Usage("--at goes with --story invoices: leave it out")
+        return _renewal.tell(voice, store=setting.told, as_json=setting.as_json)
+    story = Story(killed_at=at or KILL_AT)
     with Stage.open(INVOICES, store=setting.told) as stage:
         story.folder, story.run_id, story.store = str(stage.folder), stage.run_id, stage.store
         _opening(voice, stage)
@@ -128,7 +118,7 @@ def _opening(voice: Voice, stage: Stage) -> None:
         "two processes of their own: the worker, and an accounting API that keeps its own count.",
     )
     voice.row("invoices", f"{INVOICES} e-invoices in {stage.invoices}")
-    voice.row("API", f"process {stage.api_pid} at {stage.api}")
+    voice.row("API", f"process {stage.api.pid} at {stage.api.url}")
 
 
 def _kill(voice: Voice, stage: Stage, story: Story) -> None:
@@ -139,7 +129,7 @@ def _kill(voice: Voice, stage: Stage, story: Story) -> None:
     voice.row("worker", f"process {worker.pid}")
     voice.console.print()
     _watch(voice, stage, at)
-    ended = stage.kill(worker)
+    ended = stage.cast.kill(worker)
     story.pid, story.signal, story.api_at_kill = ended.pid, ended.signal, stage.count()["postings"]
     voice.act(
         f"kill -9 {ended.pid}",
@@ -167,7 +157,7 @@ def _watch(voice: Voice, stage: Stage, upto: int) -> None:
             if seen >= upto:
                 return
             if time.monotonic() > give_up or not stage.working:
-                raise Refused(f"the worker posted {seen} invoices and not {upto}: {stage.last_words()}")
+                raise Refused(f"the worker posted {seen} invoices and not {upto}: {stage.cast.last_words()}")
             time.sleep(0.005)
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,14 +27,15 @@ from stepseven.cli._common import (
     width,
     wrapped,
 )
+from stepseven.cli._example import with_example
 from stepseven.cli._read import question_document, view
 from stepseven.cli._words import ask_block, count, headline, short_json, workflow_of
 from stepseven.decide import _phrases as say
-from stepseven.errors import UnknownQuestion
+from stepseven.errors import InvalidAnswer, UnknownQuestion
 from stepseven.layer import Layer
-from stepseven.model import Question, QuestionKind, QuestionStatus
+from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
-from stepseven.transitions.questions import mismatch
+from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.state import question_of
 
 MOST = 500  # questions in one listing
@@ -109,13 +115,17 @@ Usd = Annotated[float | None, typer.Option("--usd", help="For raise: the new lim
 Tokens = Annotated[int | None, typer.Option("--tokens", help="For raise: the new limit in tokens.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="For raise: the new limit in steps.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="For raise: the new limit in seconds.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="For approve: a value you change. May be given again.")
+]
+Edit = Annotated[bool, typer.Option("--edit", help="For approve: change the values in your editor ($VISUAL, $EDITOR) first.")]
 Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Kept with the answer.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers. Default: you.")]
 
 #: choice: what may come with it, of which one is needed
 _TAKES = {
     "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
-    "raise": ("usd", "tokens", "steps", "seconds"),
+    "raise": ("usd", "tokens", "steps", "seconds"), "approve": ("set", "edit"),
 }  # fmt: skip
 
 
@@ -131,19 +141,24 @@ async def answer(  # noqa: PLR0917 - typer names them all
     tokens: Tokens = None,
     steps: Steps = None,
     seconds: Seconds = None,
+    set_: Set = None,
+    edit: Edit = False,
     note: Note = None,
     by: By = None,
 ) -> None:
     """Answer a question, once. The run goes on with `resume`, or where it is executed."""
     given = {
         "until": _seconds_or_time(until), "fact": fact, "value": value, "receipt": receipt, "usd": usd, "tokens": tokens,
-        "steps": steps, "seconds": seconds,
+        "steps": steps, "seconds": seconds, "set": set_, "edit": edit or None,
     }  # fmt: skip
     extras = {name: v for name, v in given.items() if v is not None}
     async with setting.layer() as layer:
         row = await _question(layer, question)
         reply = _reply(row, choice, extras)
-        done = await layer.answer(question, reply, by=by or login(), note=note)
+        try:
+            done = await layer.answer(question, reply, by=by or login(), note=note)
+        except InvalidAnswer as misfit:
+            raise with_example(row, reply, misfit) from misfit
         if setting.as_json:
             print_json(question_document(done))
             return
@@ -161,8 +176,20 @@ async def _answered(setting: Setting, layer: Layer, done: Question) -> None:
     if found.row["owner"] is not None:
         console.print(wrapped(found.why))
         return
-    console.print("It goes on with:")
-    console.print(f"  {command('resume', done.run_id, *_code.hint(), *setting.also)}")
+    run_id = await _goes_on(layer, found.row, done)
+    if run_id is not None:
+        console.print("It goes on with:" if run_id == done.run_id else "It is taken back with:")
+        console.print(f"  {command('resume', run_id, *_code.hint(), *setting.also)}")
+
+
+async def _goes_on(layer: Layer, run: Row, done: Question) -> str | None:
+    """The run that an answer moves: its own, or the one that takes back what it did; ``None``: it has ended."""
+    if not RunStatus(run["status"]).ended:
+        return done.run_id
+    if done.kind is not QuestionKind.UNDO or done.answer != "undo":
+        return None
+    row = await layer.store.read(lambda tx: tx.one(tx.sql.undo_run, {"run_no": run["no"]}))
+    return None if row is None else str(row["id"])
 
 
 def _chose(reply: Any) -> bool:
@@ -225,6 +252,8 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         raise Usage(f"--{strange[0]} does not go with the choice {choice}: {where}")
     if not takes:
         return choice
+    if choice == "approve":
+        return _approval(row, choice, set_=extras.get("set") or [], edit=bool(extras.get("edit")))
     if not extras and row["status"] == "open":
         what = " or ".join(f"--{name}" for name in takes)
         raise Refused(f"the choice {choice} needs {what}: stepseven answer {row['id']} {choice} --{takes[0]} …")
@@ -232,6 +261,53 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         if name in extras:
             extras[name] = _typed(row, extras[name])
     return {"choice": choice, **extras}
+
+
+def _approval(row: Row, choice: str, *, set_: list[str], edit: bool) -> Any:
+    """What is approved, with what the person changed.
+
+    Raises:
+        Usage, Refused: a change that cannot be read, or an editor that was left without a usable text.
+    """
+    told = json.loads(row["context"]).get("approve") or {}
+    schema, changes = json.loads(row["schema"] or "{}"), {}
+    shown: Any = told.get("inputs")
+    for text in set_:
+        name, sign, value = text.partition("=")
+        if not sign or not isinstance(shown, dict) or name not in shown:
+            known = f"one of {', '.join(shown)}" if isinstance(shown, dict) else "use --edit: it is one value"
+            raise Usage(f"--set {text}: say NAME=VALUE, where NAME is {known}")
+        changes[name] = _fitting(schema.get("properties", {}).get(name, {}), value, shown[name])
+    if edit:
+        changes = _edited({**shown, **changes} if isinstance(shown, dict) else shown)
+    elif changes and told.get("of") != "step":
+        changes = {**shown, **changes}
+    return {"choice": choice, "inputs": changes} if set_ or edit else choice
+
+
+def _fitting(schema: Any, text: str, old: Any) -> Any:
+    """A typed-in value: text stays text where text stood or is asked for."""
+    return text if isinstance(old, str) and mismatch(schema, text) is None else json_or_text(text)
+
+
+def _edited(values: Any) -> Any:
+    """Let the person change *values* in their editor."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not editor:
+        raise Refused("no editor is set: set EDITOR, or use --set NAME=VALUE")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "approve.json"
+        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        try:
+            ended = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the person's own editor
+        except OSError as error:
+            raise Refused(f"the editor {editor!r} cannot be started ({error}): use --set NAME=VALUE") from error
+        if ended.returncode:
+            raise Refused(f"the editor ended with {ended.returncode}: nothing was answered")
+        try:
+            return json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise Refused(f"what was saved is not JSON ({error}): nothing was answered") from error
 
 
 def _free(row: Row, text: str) -> Any:

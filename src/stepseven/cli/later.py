@@ -10,9 +10,7 @@ import typer
 from stepseven.cli._common import Refused
 
 COMMANDS = {
-    "init": "Set up a project.",
     "plan": "What a resume would reuse, run and ask, with prices.",
-    "client": "What is known about a client.",
     "board": "Clients × workflows at a glance.",
     "review": "Failed and escalated runs of a period as a set.",
     "rule": "Standing answers.",
@@ -21,7 +19,6 @@ COMMANDS = {
     "serve": "HTTP API and web pages.",
     "mcp": "An MCP server.",
     "crashtest": "Kill a workflow at every write and compare.",
-    "prune": "Shrink finished runs.",
     "token": "Tokens for the HTTP API.",
 }
 
@@ -33,7 +30,6 @@ _INSTEAD = {
     "worker": "`stepseven resume RUN` goes on with one run",
     "review": "`stepseven runs --status failed` lists the failed runs",
     "board": "`stepseven runs` lists what there is",
-    "client": "`stepseven runs --client CLIENT` lists a client's runs",
     "serve": "`stepseven inbox` and `stepseven answer` do without it",
 }
 

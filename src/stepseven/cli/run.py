@@ -109,7 +109,7 @@ async def cancel(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept.")] = "cancelled on the command line",
     by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who cancels. Default: you.")] = None,
 ) -> None:
-    """Stop a run. Writes in flight are finished and recorded first; nothing is undone."""
+    """Stop a run. Writes in flight are finished and recorded first; nothing is taken back unless you say so."""
     async with setting.layer() as layer:
         before = (await view(layer, run_id)).status
         status = await layer.cancel(run_id, reason=reason, by=by or login())
@@ -121,6 +121,8 @@ async def cancel(
             was = "was cancelled already" if before.ended else "is cancelled"
             out().print(wrapped(f"{run_id} {was}. What it did is kept:"))
             out().print(f"  {command('show', run_id, *setting.also)}")
+            for question in (await view(layer, run_id)).open_questions:
+                ask_block(out(), question, also=setting.also)
         else:
             out().print(wrapped(f"{run_id} is {status}: it ends as soon as its writes in flight are settled."))
 
@@ -201,6 +203,8 @@ def _tell(setting: Setting, found: RunView, outcome: Outcome[Any], module: list[
         step = f" (step {outcome.failure.step})" if outcome.failure and outcome.failure.step else ""
         console.print(mark(outcome.status), wrapped(f"{found.why.rstrip('.')}{step}. What it did:", rest="  "))
         console.print(f"  {command('show', run_id, *setting.also)}")
+        for question in outcome.questions:
+            ask_block(console, question, also=setting.also)
         return
     if outcome.questions:
         for question in outcome.questions:

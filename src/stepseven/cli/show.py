@@ -103,15 +103,24 @@ async def export(
     if file is None:
         print_json(document)
         return
-    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    size = written(file, json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    if setting.as_json:
+        print_json({"run_id": run_id, "file": str(file), "bytes": size})
+        return
+    out().print(wrapped(f"The checkpoint of {run_id} is in {file} ({size:,} bytes)."))
+
+
+def written(file: Path, text: str) -> int:
+    """Write *text* to *file*; its size in bytes.
+
+    Raises:
+        Refused: it cannot be written.
+    """
     try:
         _write(file, text)
     except OSError as error:
         raise Refused(f"{file} cannot be written ({error.strerror or error}): name a file you can write") from error
-    if setting.as_json:
-        print_json({"run_id": run_id, "file": str(file), "bytes": len(text.encode())})
-        return
-    out().print(wrapped(f"The checkpoint of {run_id} is in {file} ({len(text.encode()):,} bytes)."))
+    return len(text.encode())
 
 
 def _write(file: Path, text: str) -> None:

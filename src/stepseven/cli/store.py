@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stepseven.cli import keep
 from stepseven.cli._common import NoStore, Setting, command, now_us, out, print_json, row, wrapped
-from stepseven.cli._words import count
+from stepseven.cli._words import age, count, size
 from stepseven.decide import _phrases as say
+from stepseven.decide.retention import DAY_US, DEFAULT_DAYS
 from stepseven.layer import Layer, hide_password, open_store
-from stepseven.model import RunStatus
+from stepseven.model import Pruned, RunStatus
+from stepseven.runtime.retention import keep_us
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.runs import LEASE_US, is_dead
 
@@ -45,6 +48,10 @@ class Findings:
     open_questions: int
     unsettled_effects: int
     orphans: list[Orphan]
+    artifact_bytes: int
+    oldest_run_us: int | None
+    retention: str
+    would_free: Pruned
 
 
 async def doctor(setting: Setting) -> None:
@@ -63,8 +70,11 @@ async def doctor(setting: Setting) -> None:
             ("store", found.url),
             ("chosen by", found.why),
             ("schema", f"{found.schema}, epoch {found.epoch}"),
-            ("file", f"{_size(found.file_bytes or 0)}, log {_size(found.wal_bytes or 0)}"),
+            ("file", f"{size(found.file_bytes or 0)}, log {size(found.wal_bytes or 0)}"),
+            ("artifacts", size(found.artifact_bytes)),
             ("holds", " · ".join((count(found.clients, "client"), count(found.runs, "run"), count(found.steps, "record")))),
+            ("oldest", f"a run of {age(found.oldest_run_us)}" if found.oldest_run_us is not None else "no run"),
+            ("prune", _prunes(found)),
             ("ready", f"{count(found.ready, 'run')}: `stepseven resume RUN` takes one" if found.ready else "no run"),
             ("questions", f"{found.open_questions:,} open: `stepseven inbox`" if found.open_questions else "none open"),
             ("effects", _effects(found.unsettled_effects)),
@@ -75,6 +85,16 @@ async def doctor(setting: Setting) -> None:
         out().print(row("", f"{orphan.run_id}: {orphan.reason}; `{command('resume', orphan.run_id)}` goes on"))
     if len(found.orphans) > 20:  # noqa: PLR2004 - a screenful
         out().print(row("", f"… {len(found.orphans) - 20} more"))
+
+
+def _prunes(found: Findings) -> str:
+    """What is shrunk by itself, and what a prune would do now."""
+    does = "nothing by itself (STEPSEVEN_RETENTION=off)" if found.retention == "off" else f"by itself after {found.retention}"
+    free = found.would_free
+    if not free.runs:
+        return f"{does}; nothing to free now"
+    least = "at least " if free.runs >= MOST else ""
+    return f"{does}; `stepseven prune` frees {least}{size(free.bytes)} of {count(free.runs, 'run')} now"
 
 
 def _effects(unsettled: int) -> str:
@@ -93,12 +113,17 @@ async def _look(setting: Setting, layer: Layer) -> Findings:
         return head, sizes, _orphans(layer, tx, now), len(_page(tx, RunStatus.QUEUED))
 
     head, sizes, orphans, ready = await layer.store.read(unit)
+    kept_us = keep_us()
+    age_us = DEFAULT_DAYS * DAY_US if kept_us is None else kept_us
     path = setting.path
     return Findings(
         url=hide_password(setting.url), why=setting.why, file_bytes=_bytes(path) if path else None,
         wal_bytes=_bytes(Path(f"{path}-wal")) if path else None, schema=head["schema_no"], epoch=head["epoch"],
         clients=sizes["clients"], runs=sizes["runs"], steps=sizes["steps"], ready=ready,
         open_questions=sizes["open_questions"], unsettled_effects=sizes["unsettled"], orphans=orphans,
+        artifact_bytes=_folder_bytes(layer.services.artifacts.folder), oldest_run_us=sizes["oldest_run_us"],
+        retention="off" if kept_us is None else f"{kept_us / DAY_US:g} days",
+        would_free=keep.look(layer, now - age_us, MOST),
     )  # fmt: skip
 
 
@@ -130,18 +155,18 @@ def _reason(tx: Tx, owner: str | None, now: int, proven: Container[str]) -> str:
     return f"its worker (process {worker['pid']} on {worker['host']}) said nothing for {silent}; {allowed} s are allowed"
 
 
+def _folder_bytes(folder: Path | None) -> int:
+    """What lies in the artifact folder."""
+    if folder is None or not folder.is_dir():
+        return 0
+    return sum(_bytes(path) or 0 for path in folder.rglob("*") if path.is_file())
+
+
 def _bytes(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except FileNotFoundError:
         return None
-
-
-def _size(count: int) -> str:
-    """Bytes in the unit that reads best."""
-    if count < 1 << 20:
-        return f"{count / 1024:,.0f} KiB"
-    return f"{count / (1 << 20):,.1f} MiB"
 
 
 def _rows(rows: list[tuple[str, str]]) -> None:

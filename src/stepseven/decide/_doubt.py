@@ -125,6 +125,8 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
     subject: str | None = None,
     text: str | None = None,
     effect: EffectKind = EffectKind.IRREVERSIBLE,
+    before: Mapping[str, Any] | None = None,
+    why: str = "",
     usd: float | None = None,
     seconds: float | None = None,
 ) -> Draft:
@@ -136,23 +138,31 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
         arguments: exactly what will be used.
         subject: what it is about, if that is one thing.
         text: the author's wording of the question.
-        effect: whether it can be taken back.
+        effect: whether it can be taken back; ``read``: it is a value, and nothing is done with it yet.
+        before: what was shown the last time it was proposed, as the person left it.
+        why: what became of the earlier answer, as a sentence.
         usd: what it is expected to cost, in US dollars.
         seconds: how long it is expected to take.
     """
     done, facts = say.participle(step), say.plain(dict(arguments))
+    value = effect is EffectKind.READ
     mine = f"May I {say.to_do(step)}{in_brackets(step, subject, s.client)} for {say.who(s.client)}?"
+    changes = [] if before is None else _changes(before, facts)
+    arrows = [f"{path} {say.shown(old)} → {say.shown(new)}" for path, old, new in changes]
+    differs = f"Changed since it was last shown: {say.listing(arrows, most=3)}." if arrows else ""
     values = f"Exactly this: {say.listing(pairs(facts), most=5)}." if facts else ""
-    calm = f"Nothing was {done} yet."
+    calm = "Nothing was done with it yet." if value else f"Nothing was {done} yet."
     final = "It cannot be taken back." if effect is EffectKind.IRREVERSIBLE else ""
-    go = f"{done} at once; you may edit the values first"
+    go = "it is used as it is; you may edit it first" if value else f"{done} at once; you may edit the values first"
     options = (
         Option(id="approve", label="yes, exactly so", detail=go, usd=usd, seconds=seconds),
-        Option(id="refuse", label="no", detail=f"nothing is {done}"),
+        Option(id="refuse", label="no", detail="it is not used" if value else f"nothing is {done}"),
     )
     context = context_of(s, nothing_changed=True, facts=facts)
+    context["changed"] = [{"path": path, "then": old, "now": new} for path, old, new in changes]
     headline = say.clip(text, words=45, chars=400) if text else mine
-    return draft(headline, [values, calm, final], known(s), more=[calm, final], options=options, context=context)
+    told = [why, differs, values, calm, final]
+    return draft(headline, told, known(s), more=[why, differs, calm, final], options=options, context=context)
 
 
 def _changes(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MAX_WORDS = 120
+_UNDO = "undo."  # before the name of a step: the step that takes its effect back
 
 _IRREGULAR = {
     "begin": ("began", "begun"), "build": ("built", "built"), "buy": ("bought", "bought"), "cancel": ("cancelled", "cancelled"),
@@ -20,7 +21,7 @@ _IRREGULAR = {
     "make": ("made", "made"), "map": ("mapped", "mapped"), "pay": ("paid", "paid"), "plan": ("planned", "planned"),
     "put": ("put", "put"), "read": ("read", "read"), "run": ("ran", "run"), "sell": ("sold", "sold"), "send": ("sent", "sent"),
     "set": ("set", "set"), "split": ("split", "split"), "submit": ("submitted", "submitted"), "take": ("took", "taken"),
-    "tag": ("tagged", "tagged"), "write": ("wrote", "written"),
+    "tag": ("tagged", "tagged"), "undo": ("undid", "undone"), "write": ("wrote", "written"),
 }  # fmt: skip
 _VERBS = (
     "add analyse analyze apply approve archive ask assess assign attach book calculate call change charge check classify "
@@ -119,7 +120,8 @@ def humanise(name: str) -> str:
     """``pull_tickets``, ``jobs.pullTickets`` → ``pull tickets``; a name that is words already stays as it is."""
     line = one_line(name)
     if re.fullmatch(r"[\w.\-]+", line):
-        last = line.strip(".").rsplit(".", 1)[-1]
+        last = line.strip(".").removeprefix(_UNDO).rsplit(".", 1)[-1]
+        last = f"undo_{last}" if line.startswith(_UNDO) else last
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", last)
         words = [w for w in re.split(r"[\s_\-]+", spaced) if w]
         line = " ".join(w.upper() if w.lower() in _ACRONYMS or w.isupper() else w.lower() for w in words)

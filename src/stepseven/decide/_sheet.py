@@ -7,13 +7,14 @@ another type, and is then left out.
 from __future__ import annotations
 
 import itertools
+import json
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._tries import AS_WRITTEN
-from stepseven.model import Option, Question, QuestionStatus
+from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 
 MIN_WIDTH = 24
 _LABEL = 12  # columns of "  Failed    "
@@ -41,6 +42,7 @@ def render(question: Question, *, now_us: int, width: int = 80) -> str:
         *_told(question, width),
         "",
         *_block(question, now_us, width),
+        *_exactly(question, width),
         *_choices(question, width),
         *_foot(question, now_us, width),
     ]
@@ -115,12 +117,48 @@ def _block(question: Question, now_us: int, width: int) -> list[str]:
         ("Done", " · ".join(_fold(done, "more steps"))),
         *(("Failed" if i == 0 else "", f) for i, f in enumerate(_fold(_failures(context, now_us), "more"))),
         ("Next", say.in_order(steps, most=5)),
-        ("Record", " · ".join(_facts(context.get("facts")))),
+        ("Record", "" if _proposed(question) else " · ".join(_facts(context.get("facts")))),
         ("Receipt", say.shown(context["receipt"]) if context.get("receipt") is not None else ""),
         ("Key", _text(context.get("key"))),
     ]
     block = [_wrap(text, width, first=f"  {label:<{_LABEL - 2}}", rest=" " * _LABEL) for label, text in rows if text]
     return [*block, ""]
+
+
+def _proposed(question: Question) -> bool:
+    """Whether the values are what is to be approved: those are shown whole."""
+    return question.kind is QuestionKind.APPROVE and bool(_map(_map(question.context).get("facts")))
+
+
+def _exactly(question: Question, width: int) -> list[str]:
+    """What would be used, every value whole, set apart from everything that was written about it."""
+    if not _proposed(question):
+        return []
+    context = _map(question.context)
+    was = {_text(_map(c).get("path")): _map(c).get("then") for c in _list(context.get("changed"))}
+    rows = list(say.leaves(_map(context.get("facts"))))
+    left = min(max(len(path) for path, _ in rows), max(_LABEL, width // 3))
+    lines = ["  To be used, exactly:"]
+    for path, value in rows:
+        told = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        lines += _value_lines(path, told.splitlines() or [""], left, width)
+        if path in was:
+            lines.append(_wrap(f"(last time: {say.shown(was[path])})", width, first=" " * (left + 6), rest=" " * (left + 6)))
+    return [*lines, ""]
+
+
+def _value_lines(path: str, texts: list[str], left: int, width: int) -> list[str]:
+    """A value beside its name, wrapped, with its own line breaks."""
+    indent = " " * (left + 6)
+    lines = []
+    for i, text in enumerate(texts):
+        head = f"    {path:<{left}}  " if i == 0 else indent
+        if len(head) > len(indent):  # a long name stands alone
+            lines.append(head.rstrip())
+            head = indent
+        clean = "".join(c if c.isprintable() else " " for c in text)
+        lines.append(_wrap(clean, width, first=head, rest=indent) if clean.strip() else head.rstrip())
+    return lines
 
 
 def _fold(items: list[str], more: str, most: int = 5) -> list[str]:

@@ -131,7 +131,7 @@ def known(s: Situation, *, without: str | None = None) -> list[str]:
 def stop(s: Situation, also: str = "") -> Option:
     """The choice to end the run, and what is kept."""
     n = finished(s)
-    kept = f"the {steps(n)} {'is' if n == 1 else 'are'} kept" if n else "no step is finished yet"
+    kept = "no step is finished yet" if not n else "the finished step is kept" if n == 1 else f"the {steps(n)} are kept"
     return Option(id="stop", label="stop this run", detail=kept + also)
 
 

@@ -30,28 +30,31 @@ from stepseven.decide._situation import (
     steps,
     stop,
 )
+from stepseven.decide._undo import Receipt, about, undo
 from stepseven.model import EffectKind, Option
 
 __all__ = [
     "Alternative",
     "Done",
     "Draft",
+    "Receipt",
     "Situation",
     "Tried",
+    "about",
     "approve",
     "batch",
     "body",
     "conflict",
     "failure",
     "limit",
+    "looked_at",
     "poison",
     "receipt",
     "render",
+    "undo",
     "unknown_outcome",
+    "waited",
 ]
-
-_WAIT = "give a time or a fact; nothing runs until then"
-
 
 def failure(  # noqa: PLR0913 - each is one thing the person has to know
     s: Situation,
@@ -67,6 +70,8 @@ def failure(  # noqa: PLR0913 - each is one thing the person has to know
     ask: str | None,
     result_type: str | None,
     rerun: tuple[str, ...] = (),
+    looks: bool = True,
+    waited: str = "",
     usd: float | None,
     seconds: float | None,
 ) -> Draft:
@@ -85,6 +90,8 @@ def failure(  # noqa: PLR0913 - each is one thing the person has to know
         ask: the author's wording of the question.
         result_type: the step's return annotation as text.
         rerun: earlier steps that a person may want to run again.
+        looks: whether waiting until *resource* answers can help: not if what the step was given is wrong.
+        waited: what came of waiting for it before, as a sentence.
         usd: what one try is expected to cost, in US dollars.
         seconds: how long one try is expected to take.
     """
@@ -102,7 +109,7 @@ def failure(  # noqa: PLR0913 - each is one thing the person has to know
     options = (
         Option(id="again", label="try again now", detail=_again(resource), usd=usd, seconds=seconds),
         *how.approaches(alternatives, tried),
-        Option(id="wait", label=_wait(resource), detail=_WAIT),
+        _wait(resource if looks else None),
         Option(id="value", label="give the result yourself", detail=how.value(step, result_type, writes=writes)),
         Option(id="skip", label=f"skip {how.named(step, subject)}", detail=how.skipped(step, writes=writes)),
         *([how.by_hand(step)] if writes else []),
@@ -112,13 +119,33 @@ def failure(  # noqa: PLR0913 - each is one thing the person has to know
     headline, lead = (asked, could_not) if asked else (could_not, "")
     return draft(
         headline,
-        [lead, why, calm],
+        [lead, why, waited, calm],
         known(s),
-        more=[lead, calm],
+        more=[lead, waited, calm],
         options=options,
         recommendation=how.recommended(alternatives, tried),
-        context=context,
+        context=context | looked_at(resource if looks else None),
     )
+
+
+def looked_at(resource: str | None) -> dict[str, str]:
+    """For ``context``: what the choice "wait" may look at, as its label names it."""
+    return {} if not resource else {"looks_at": _short(resource)}
+
+
+def waited(resource: str | None, *, by: str, seconds: float, otherwise: bool) -> str:
+    """What came of waiting until a resource answers.
+
+    Args:
+        resource: what was waited for.
+        by: who chose to.
+        seconds: for how long.
+        otherwise: it failed in another way than before; else it never answered.
+    """
+    what = _short(resource) if resource else "it"
+    if otherwise:
+        return f"I waited {say.duration(seconds)} until {what} answers, as {by} chose; now it failed in another way."
+    return f"I looked every 15 min for {say.duration(seconds)} whether {what} answers, as {by} chose: it does not."
 
 
 def body(s: Situation, *, reason: str, where: str) -> Draft:
@@ -145,6 +172,7 @@ def batch(  # noqa: PLR0913 - each is one thing the person has to know
     failed: tuple[tuple[str, str], ...],
     waiting: int,
     nothing_changed: bool | None,
+    looks: bool = True,
 ) -> Draft:
     """Items of a map failed in a row the same way, so no further ones were started.
 
@@ -157,6 +185,7 @@ def batch(  # noqa: PLR0913 - each is one thing the person has to know
         failed: item and reason of each failed one, in the order they ended.
         waiting: how many were not started.
         nothing_changed: whether it is known that the failed ones changed nothing outside.
+        looks: whether waiting until *resource* answers can help.
     """
     n = len(failed)
     those = f"the {n} failed {_ones(n)}" if n != 1 else "the failed one"
@@ -169,7 +198,7 @@ def batch(  # noqa: PLR0913 - each is one thing the person has to know
     kept = f"the {done} done {_ones(done)} {'is' if done == 1 else 'are'} kept"
     options = (
         Option(id="again", label=f"try {those} again, go on", detail=go_on),
-        Option(id="wait", label=_wait(resource), detail=_WAIT),
+        _wait(resource if looks else None),
         Option(id="skip", label=f"skip {those}", detail=f"without {names}; {go_on}" if names else go_on),
         Option(id="stop", label="stop this run", detail=kept) if done else stop(s),
     )
@@ -183,7 +212,8 @@ def batch(  # noqa: PLR0913 - each is one thing the person has to know
         recommendation="wait" if passing else None,
         context=context_of(
             s, failed=[failed_row(how.reason(r, resource), item=i) for i, r in failed], nothing_changed=nothing_changed
-        ),
+        )
+        | looked_at(resource if looks else None),
     )
 
 
@@ -239,8 +269,16 @@ def _again(resource: str | None) -> str:
     return f"when {system} is mended; continues at once"
 
 
-def _wait(resource: str | None) -> str:
-    return f"wait until {say.clip(resource, words=4, chars=30)} answers again" if resource else "wait and try later"
+def _wait(resource: str | None) -> Option:
+    """The choice to wait: until the resource answers, where there is one to look at; else for a time or a fact only."""
+    if not resource:
+        return Option(id="wait", label="wait and try later", detail="give a time or a fact; nothing runs until then")
+    detail = "I look every 15 min; or give a time or a fact"
+    return Option(id="wait", label=f"wait until {_short(resource)} answers again", detail=detail)
+
+
+def _short(resource: str) -> str:
+    return say.clip(resource, words=4, chars=30)
 
 
 def _ones(n: int) -> str:

@@ -15,6 +15,9 @@ MAX_DEFERRED_US = 15 * 60 * 1_000_000
 BACKOFF_BASE_US = 1_000_000
 BACKOFF_CAP_US = 5 * 60 * 1_000_000
 DEFERRAL_BASE_US = 2_000_000
+LOOK_EVERY_US = 15 * 60 * 1_000_000  # a person said "wait until it answers": so often the step is tried
+LOOKS_LAST_US = 7 * 86_400 * 1_000_000  # and so long; then they are asked again
+ANSWERS = "answers"  # the ``until`` of that choice
 AS_WRITTEN = "as written"
 
 
@@ -47,6 +50,12 @@ class Asked:
     by: str | None = None
     answered_us: int | None = None
 
+    @property
+    def looks(self) -> bool:
+        """Whether the person chose to wait until the resource answers."""
+        chose = self.status is QuestionStatus.ANSWERED and self.choice == "wait" and isinstance(self.answer, dict)
+        return chose and self.answer.get("until") == ANSWERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
@@ -71,13 +80,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """Run the step: ``approach`` ``None`` = as written. Not before ``not_before_us``, nor before ``wants_fact`` is known."""
+    """Run the step: ``approach`` ``None`` = as written. Not before ``not_before_us``, nor before ``wants_fact`` is known.
+
+    ``looks``: a person waits until the resource answers; this is the next look whether it does.
+    """
 
     number: int
     approach: str | None = None
     narrow: bool = False
     not_before_us: int = 0
     wants_fact: str | None = None
+    looks: bool = False
     withdraw: tuple[str, ...] = ()
 
 
@@ -158,6 +171,21 @@ def believed(past: tuple[Past, ...], *, since_us: int, started_us: int, now_us: 
     return now_us + (retry_after_us or 0) - first_us <= MAX_DEFERRED_US
 
 
+def still_silent(asked: tuple[Asked, ...], past: tuple[Past, ...], *, signature: str, ended_us: int) -> bool:
+    """Whether a try only found what the person knows who waits until the resource answers: then nobody is asked.
+
+    Args:
+        asked: the questions about this call, oldest first.
+        past: the earlier tries of this call.
+        signature: of the failure that was found just now.
+        ended_us: when.
+    """
+    last, failed = (asked[-1] if asked else None), failed_tries(past)
+    if last is None or not last.looks or not failed or last.attempts != len(failed):
+        return False
+    return failed[-1].signature == signature and ended_us - (last.answered_us or 0) < LOOKS_LAST_US
+
+
 def next_move(t: Trouble, *, chance: float) -> Move:
     """The one thing to do next.
 
@@ -194,6 +222,8 @@ def _obey(t: Trouble, q: Asked, failed: list[Past], chance: float) -> Move:
     choice = q.choice or ""
     number, narrow = len(failed) + 1, _narrow(failed)
     put_off_us = _put_off_us(t, chance)
+    if q.looks:
+        return Try(number=number, narrow=narrow, not_before_us=_next_look_us(t, q, put_off_us), looks=True)
     if choice == "again" or choice.startswith("approach:"):
         label = choice.removeprefix("approach:") if choice.startswith("approach:") else None
         return Try(number=number, approach=label, narrow=narrow, not_before_us=put_off_us)
@@ -205,6 +235,15 @@ def _obey(t: Trouble, q: Asked, failed: list[Past], chance: float) -> Move:
     return Obey(choice=choice.split(":", 1)[0], answer=q.answer, by=q.by, detail=choice.partition(":")[2] or None)
 
 
+def _next_look_us(t: Trouble, q: Asked, put_off_us: int) -> int:
+    """When to look again whether the resource answers; 0 = now, because the code was mended."""
+    if t.resumed and _mended(t):
+        return 0
+    asked_us = q.answered_us or 0
+    looked = [p.ended_us for p in t.past if p.outcome is AttemptOutcome.DEFERRED and p.started_us >= asked_us]
+    return max(put_off_us, max(looked, default=asked_us) + LOOK_EVERY_US)
+
+
 def _by_itself(t: Trouble, failed: list[Past], q: Asked | None, chance: float) -> Move:
     fresh = failed[q.attempts if q is not None else 0 :]
     number, narrow = len(failed) + 1, _narrow(failed)
@@ -212,6 +251,8 @@ def _by_itself(t: Trouble, failed: list[Past], q: Asked | None, chance: float) -
         return Try(number=number, narrow=narrow)
     if fresh and fresh[-1].kind is FailureKind.FATAL:
         return Give(reason=fresh[-1].reason)
+    if fresh and q is not None and q.looks:
+        return Ask()  # it answers, but otherwise; or it never did
     put_off = _put_off(t)
     if put_off is not None:  # "not now": the same approach, later
         return Try(number=number, approach=put_off.approach, narrow=narrow, not_before_us=_put_off_us(t, chance))

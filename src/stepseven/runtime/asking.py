@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
 from stepseven.model import EffectKind, QuestionKind, WaitingFor
-from stepseven.runtime import choices, outline
+from stepseven.runtime import choices, facts, outline
 from stepseven.runtime.calls import Call
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
@@ -65,7 +65,8 @@ def subject_of(call: Call) -> str | None:
     """What a call works on, if that is one short thing: the item of its map, or its main argument."""
     if call.place.item is not None:
         return str(call.place.item.label)
-    texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= 60]  # noqa: PLR2004 - one line
+    client = call.execution.hold.client_id  # every sentence names it anyway
+    texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= 60 and v != client]  # noqa: PLR2004 - one line
     return free_text(texts[0]).rsplit("/", 1)[-1] if texts else None  # masked whole: half a credential is not recognised
 
 
@@ -164,9 +165,7 @@ def given(ex: Execution, call: Call) -> dict[str, Any]:
 
 def known(ex: Execution, fact: str) -> Row | None:
     """The client's fact, if it is known and still holds."""
-    row = ex.store.read_now(lambda tx: tx.one(tx.sql.fact, {"client_id": ex.hold.client_id, "key": fact}))
-    stale = row is not None and row["valid_until_us"] is not None and row["valid_until_us"] <= ex.now_us()
-    return None if stale else row
+    return facts.known(ex, fact)
 
 
 def known_already(ex: Execution, call: Call) -> str | None:
@@ -211,15 +210,36 @@ def _failure_draft(ex: Execution, call: Call, rows: Sequence[Row], last: dict[st
         unchanged = all(r["outcome"] != "unknown" for r in rows) or None
     return escalate.failure(
         situation(ex, call.step.name), step=call.step.name, subject=subject_of(call),
-        resource=_resource(o.resource) or (rows[-1]["resource"] if rows else None), tried=_tried(rows),
+        resource=resource_of(ex, call), tried=_tried(rows),
         alternatives=tuple(
             Alternative(label=a.label, usd=o.cost.usd if o.cost else None, seconds=None, ask=a.ask)
             for a in call.step.hooks.approaches
         ),
         effect=o.effect, nothing_changed=unchanged, needs=last.get("needs"), ask=last.get("ask"),
         result_type=type_name(call.step.typed.annotation), rerun=choices.rerunnable(ex, call, last),
+        looks=not last.get("ours"), waited=_waited(ex, call, rows),
         usd=o.cost.usd if o.cost else None, seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
+
+
+def resource_of(ex: Execution, call: Call) -> str | None:
+    """The outside system a call needs, if one is known."""
+    from stepseven.runtime import trouble
+
+    rows = trouble.tries(ex, call)
+    return _resource(call.step.settings.resource) or (rows[-1]["resource"] if rows else None)
+
+
+def _waited(ex: Execution, call: Call, rows: Sequence[Row]) -> str:
+    """What came of a person's wish to wait until the resource answers, if that was the last one."""
+    asked = about_failure(ex, call)
+    answer = json.loads(asked[-1]["answer"]) if asked and asked[-1]["status"] == "answered" else None
+    if not isinstance(answer, dict) or answer.get("until") != policy.ANSWERS:
+        return ""
+    failed = [r for r in rows if r["outcome"] in ("failed", "unknown")]
+    other = len(failed) > 1 and failed[-1]["signature"] != failed[-2]["signature"]
+    seconds = (ex.now_us() - asked[-1]["answered_us"]) / 1e6
+    return escalate.waited(resource_of(ex, call), by=asked[-1]["answered_by"] or "a person", seconds=seconds, otherwise=other)
 
 
 def type_name(annotation: Any) -> str | None:
@@ -271,7 +291,7 @@ async def wait_for_fact(ex: Execution, who: str, name: str) -> None:
     """The person said "wait" until a fact is known: it is looked for every minute while the run waits."""
     while known(ex, name) is None:
         what = f"{who} waits until {name} is known"
-        await ex.wait(DurableWait(kind=WaitingFor.EVENT, what=what, until_us=ex.now_us() + FACT_LOOK_US))
+        await ex.wait(DurableWait(kind=WaitingFor.EVENT, what=what, until_us=ex.now_us() + FACT_LOOK_US, fact=name))
 
 
 async def body_failed(ex: Execution, error: Exception, where: str) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepseven.errors import NoRun
 from stepseven.model import to_micro
-from stepseven.runtime.place import place
+from stepseven.runtime.place import Known, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,9 @@ class Attempt:
         given: what people supplied for this step, by name.
     """
 
-    __slots__ = ("_gate", "_key", "_on_progress", "approach", "failures", "given", "looked", "narrow", "number", "tokens", "uusd")
+    __slots__ = (
+        "_gate", "_key", "_on_progress", "approach", "facts", "failures", "given", "looked", "narrow", "number", "tokens", "uusd",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - one attribute each; made in one place only
         self,
@@ -56,6 +58,7 @@ class Attempt:
         self._on_progress = on_progress
         self.uusd: int | None = None
         self.tokens: int | None = None
+        self.facts: dict[str, Known] = {}  # what the code asked about the client: it belongs to the step's record
         self.looked = False  # whether the code asked; a second try that never did is "identical"
 
     @property

@@ -62,6 +62,15 @@ class Parameters:
         arguments.apply_defaults()
         return Spread(arguments)
 
+    def rebind(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, as they are passed on, of a function with ``*args``, ``**kwargs`` or ``/``."""
+        arguments = self._signature.bind_partial()
+        arguments.arguments.update({name: values[name] for name in self._names if name in values})
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL and name in arguments.arguments:
+                arguments.arguments[name] = tuple(arguments.arguments[name])
+        return Spread(arguments)
+
     def recorded(self, bound: dict[str, Any]) -> dict[str, Any]:
         """The arguments that identify the call."""
         if not self.ignore:
@@ -87,6 +96,17 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(fn, include_extras=True)
     except (NameError, TypeError, AttributeError):
         return {name: hint for name, hint in getattr(fn, "__annotations__", {}).items() if not isinstance(hint, str)}
+
+
+def parameter_types(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What the whole value of each annotated parameter is: of ``*args: str`` a list of texts, as it is recorded."""
+    hints = hints_of(fn)
+    for name, parameter in inspect.signature(fn).parameters.items():
+        if name in hints and parameter.kind is parameter.VAR_POSITIONAL:
+            hints[name] = list[hints[name]]  # type: ignore[valid-type]  # made at run time
+        elif name in hints and parameter.kind is parameter.VAR_KEYWORD:
+            hints[name] = dict[str, hints[name]]  # type: ignore[valid-type]  # the same
+    return hints
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

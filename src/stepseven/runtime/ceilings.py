@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
-from stepseven.runtime import asking
+from stepseven.runtime import asking, kinship
 from stepseven.runtime.waits import DurableWait
+from stepseven.transitions import family
 from stepseven.transitions.questions import limit_unit
 from stepseven.transitions.state import choice_of
 
@@ -53,10 +54,15 @@ async def reserve(ex: Execution, call: Call) -> int:
     limited = [what for what in WHATS if ex.limits is not None and getattr(ex.limits, what) is not None]
     while True:
         others = await _others_today(ex) if "client_usd_per_day" in limited else 0
-        full = next((what for what in limited if not _room(ex, what, needs[what], others)), None)
-        if full is None:
+        known = await kinship.far(ex) if ex.above else {}
+        full = next((what for what in limited if not room(ex, what, needs[what], others)), None)
+        lack = kinship.short(ex, known, needs) if full is None and ex.above else None
+        if full is not None:
+            await _wait(ex, call, full, needs[full], others)
+        elif lack is not None:
+            await kinship.wait(ex, call, lack)
+        else:
             break
-        await _wait(ex, call, full, needs[full], others)
     ex.reserved.uusd += uusd
     ex.reserved.steps += 1
     try:
@@ -72,12 +78,9 @@ def free(ex: Execution, uusd: int) -> None:
     """The try ended: what it really cost is on record by now. Who waits for room looks again."""
     ex.reserved.uusd -= uusd
     ex.reserved.steps -= 1
+    kinship.freed(ex)
     if ex.limits is None:
         return
-    waiters, ex.reserved.waiters = ex.reserved.waiters, []
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
     for row in filter(None, [_open(ex, what) for what in WHATS]):
         ex.wake_question(row["id"])
 
@@ -97,9 +100,9 @@ def used(ex: Execution, what: str, others_uusd: int, *, running: bool = True) ->
     """What is used of a limit, in its unit; *running*: with what the tries that run now have declared."""
     uusd, steps = (ex.reserved.uusd, ex.reserved.steps) if running else (0, 0)
     if what == "usd":
-        return (ex.uusd + uusd) / 1e6
+        return (ex.uusd + uusd + kinship.below(ex, running=running)[0]) / 1e6
     if what == "tokens":
-        return float(ex.tokens)
+        return float(ex.tokens + kinship.below(ex, running=running)[1])
     if what == "steps":
         return float(ex.steps_done + steps)
     if what == "seconds":
@@ -109,14 +112,14 @@ def used(ex: Execution, what: str, others_uusd: int, *, running: bool = True) ->
 
 def plenty(ex: Execution) -> bool:
     """Whether no ceiling is near, so that a step that declares no cost need not ask for room (it counts as running)."""
-    most = ex.limits
-    if most is None:
-        return True
+    most, kin = ex.limits, kinship.below(ex) if ex.kin else (0, 0)
+    if most is None or ex.above:
+        return not ex.above
     return (
         most.client_usd_per_day is None  # only the store knows
         and (most.steps is None or ex.steps_done + ex.reserved.steps < most.steps)
-        and (most.usd is None or ex.uusd + ex.reserved.uusd < most.usd * 1e6)
-        and (most.tokens is None or ex.tokens < most.tokens)
+        and (most.usd is None or ex.uusd + ex.reserved.uusd + kin[0] < most.usd * 1e6)
+        and (most.tokens is None or ex.tokens + kin[1] < most.tokens)
         and (most.seconds is None or ex.run["executing_us"] + ex.executing_us() < most.seconds * 1e6)
         and not any(_open(ex, what) for what in WHATS)
     )
@@ -155,17 +158,18 @@ def last_look(ex: Execution) -> Callable[[Tx], None]:
 
 
 def _mine_today(ex: Execution) -> int:
-    """What this run has spent today (UTC), in micro-USD."""
+    """What this run has spent today (UTC), in micro-USD. Not what it has started: those are runs of the client, too."""
     day = ex.now_us() // DAY_US
     if ex.reserved.today is None or ex.reserved.today[0] != day:
         since_us = day * DAY_US
-        mine = sum(r.usd or 0 for r in (*ex.records.values(), *ex.older) if (r.ended_us or 0) >= since_us)
+        own = (r for r in (*ex.records.values(), *ex.older) if r.name != family.START)
+        mine = sum(r.usd or 0 for r in own if (r.ended_us or 0) >= since_us)
         mine += sum(r["usd"] or 0 for rows in ex.attempts.values() for r in rows if r["started_us"] >= since_us)
-        ex.reserved.today = (day, ex.uusd - mine)
-    return int(ex.uusd - ex.reserved.today[1])
+        ex.reserved.today = (day, ex.uusd - ex.started_uusd - mine)
+    return int(ex.uusd - ex.started_uusd - ex.reserved.today[1])
 
 
-def _room(ex: Execution, what: str, needs: float, others_uusd: int, *, running: bool = True) -> bool:
+def room(ex: Execution, what: str, needs: float, others_uusd: int = 0, *, running: bool = True) -> bool:
     """Whether a try fits; while a question is open, whether the one it was asked for fits: all wait for the same."""
     row = _open(ex, what)
     if row is not None:
@@ -198,10 +202,10 @@ async def _wait(ex: Execution, call: Call, what: str, needs: float, others_uusd:
             await ex.shared(flight)
             return
         inside = call.place.attempt is not None  # the step around it holds a reservation: it would wait for itself
-        if not inside and ex.reserved.steps and _room(ex, what, needs, others_uusd, running=False):
-            await _given_back(ex)
+        if not inside and ex.reserved.steps and room(ex, what, needs, others_uusd, running=False):
+            await kinship.paused(ex, ex)
             return
-        row = await _ask(ex, call, what, needs, used(ex, what, others_uusd))
+        row = await _ask(ex, call.step.name, what, needs, used(ex, what, others_uusd))
     until_us = (ex.now_us() // DAY_US + 1) * DAY_US if what == "client_usd_per_day" else None
     said = row["text"].split("\n", 1)[0]
     await ex.wait(DurableWait(kind=WaitingFor.PERSON, what=said, until_us=until_us, question_id=row["id"]))
@@ -220,28 +224,39 @@ async def _stopped(ex: Execution, what: str) -> None:
     await ex.forever()
 
 
-async def _given_back(ex: Execution) -> None:
-    """Wait until a try that runs now has ended: it may have cost less than it declared."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    ex.reserved.waiters.append(waiter)
-    ex.inside.add(waiter)
-    ex.look()
-    try:
-        await waiter
-    finally:
-        ex.inside.discard(waiter)
+async def stopped(ex: Execution) -> None:
+    """Whether a person chose to stop at a ceiling of this run: then nothing follows."""
+    for what in WHATS:
+        await _stopped(ex, what)
 
 
-async def _ask(ex: Execution, call: Call, what: str, needs: float, so_far: float) -> Row:
+def open_question(ex: Execution) -> Row | None:
+    """What a person is asked about a ceiling of this run, if anything is."""
+    return next(filter(None, (_open(ex, what) for what in WHATS)), None)
+
+
+async def asked(ex: Execution, name: str, what: str, needs: float) -> Row:
+    """The question about a ceiling that step *name* of a run below reached: asked now, unless it stands."""
+    while True:
+        rows = ex.questions.get(("", QuestionKind.LIMIT.value, what), [])
+        if rows and (rows[-1]["status"] == "open" or choice_of(json.loads(rows[-1]["answer"] or "null")) == "stop"):
+            return rows[-1]
+        flight = ex.flights.get(("limit", what))
+        if flight is None:
+            return await _ask(ex, name, what, needs, used(ex, what, 0))
+        await ex.shared(flight)
+
+
+async def _ask(ex: Execution, name: str, what: str, needs: float, so_far: float) -> Row:
     from stepseven.runtime.waits import Flight
 
     flight = ex.flights[("limit", what)] = Flight()  # one question per run and limit: all branches wait for it
     try:
         draft = escalate.limit(
-            asking.situation(ex, call.step.name), what=what, ceiling=ceiling(ex, what), used=so_far,
-            next_step=call.step.name, next_cost=needs or None,
+            asking.situation(ex, name), what=what, ceiling=ceiling(ex, what), used=so_far,
+            next_step=name, next_cost=needs or None,
         )  # fmt: skip
-        return await asking.store(ex, QuestionKind.LIMIT, what, draft, step=call.step.name)
+        return await asking.store(ex, QuestionKind.LIMIT, what, draft, step=name)
     finally:
         del ex.flights[("limit", what)]
         flight.wake()

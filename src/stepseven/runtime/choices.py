@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide.classify import Handling, Proof, Verdict
 from stepseven.errors import StepFailed, Superseded
 from stepseven.model import FailureKind, RunStatus
-from stepseven.runtime import known, reading
+from stepseven.runtime import known, reading, remembering
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import free_text
 from stepseven.transitions.state import Record, choice_of
@@ -43,7 +43,7 @@ async def obey(ex: Execution, call: Call, move: policy.Obey) -> tuple[bool, Any]
     if move.choice in ("value", "by_hand"):
         if not await fits(ex, call, move):
             return False, None
-        return True, await given_value(ex, call, given_by(move), f"given by {move.by or 'a person'}")
+        return True, await given_value(ex, call, given_by(move), move.by or "a person")
     if move.choice == "skip":
         await ex.append(_skipped(ex, call, move.by), durable=True)
         reading.skipped(call)
@@ -85,13 +85,14 @@ def _skipped(ex: Execution, call: Call, by: str | None) -> Record:
     )  # fmt: skip
 
 
-async def given_value(ex: Execution, call: Call, given: Any, why: str) -> Any:
+async def given_value(ex: Execution, call: Call, given: Any, by: str) -> Any:
     """Record a value a person gave as the step's result."""
+    why = f"given by {by}"
     value = call.step.typed.validate_python(given)
     record, text, value = reading.made(ex, call, value, Attempt(), ex.now_us(), approach=BY_HAND)
     again = record.why if record.why is not None and reading.OTHER_RESULT in record.why else None
     record.usd, record.why = None, why if again is None else f"{why}; {again}"
-    await ex.append(record, durable=True, text=text)
+    await ex.append(record, durable=True, text=text, fact=remembering.fact_of(ex, call, text, by))
     return value
 
 
@@ -204,4 +205,11 @@ def blames_input(error: BaseException, status: int | None) -> bool:
     if status is not None:
         return status in _BAD_INPUT
     by_hand = isinstance(error, Fixable) and error.needs is None
-    return by_hand or isinstance(error, reading.UnusableResult | ValueError)
+    return by_hand or certainly_input(error, status)
+
+
+def certainly_input(error: BaseException, status: int | None) -> bool:
+    """The same, where it is sure: then waiting for the other side cannot help. Of what its author raised nobody knows."""
+    if status is not None:
+        return status in _BAD_INPUT
+    return isinstance(error, reading.UnusableResult | ValueError)

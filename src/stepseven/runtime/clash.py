@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.model import EffectState, QuestionKind
-from stepseven.runtime import asking, doubt, reading, sending, writing
+from stepseven.runtime import asking, doubt, reading, remembering, sending, writing
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
 from stepseven.transitions.effects import REFUSED_RESULT, Claim
@@ -47,7 +47,8 @@ async def conflict(ex: Execution, call: Call, held: Claim) -> sending.Sent:
     receipt = json.loads(held.receipt or "null")
     if isinstance(receipt, dict) and REFUSED_RESULT in receipt:
         receipt = None
-    first = json.loads(held.arguments) if held.arguments else None
+    sent = held.approved or held.arguments
+    first = json.loads(sent) if sent else None
     row = await _asked(ex, call, held, first, receipt, "it has the same key")
     if row is None:
         return sending.Sent()
@@ -118,7 +119,7 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
         summary=reading.summary_of(call, value), started_us=ex.now_us(), ended_us=ex.now_us(),
         why=f"the same thing, says {row['answered_by'] or 'a person'}: the first is kept",
     )  # fmt: skip
-    await ex.append(record, durable=True, text=text)
+    await ex.append(record, durable=True, text=text, fact=remembering.fact_of(ex, call, text))
     return value
 
 
@@ -171,6 +172,6 @@ def _first_arguments(tx: Tx, call: Call, record: Record) -> dict[str, Any] | Non
     """What a recorded write was called with, for people."""
     for row in tx.all(tx.sql.effects, {"run_no": call.execution.hold.run_no}):
         if row["step"] in (record.name, call.step.name) and row["inputs"] == record.inputs and row["arguments"]:
-            found: dict[str, Any] = json.loads(row["arguments"])
+            found: dict[str, Any] = json.loads(row["inputs_approved"] or row["arguments"])
             return found
     return None

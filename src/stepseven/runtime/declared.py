@@ -19,6 +19,7 @@ from stepseven.runtime import known
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import Parameters, call_bound, hints_of
 from stepseven.runtime.place import place
+from stepseven.runtime.takeback import Undo, undo_of
 from stepseven.store.codec import Typed
 
 P = ParamSpec("P")
@@ -105,6 +106,16 @@ def _check_types(o: StepOptions) -> None:
         raise ValueError(f"step {o.name!r}: timeout=0: no try could ever end in time")
 
 
+def _check_fact(name: Any, where: str) -> None:
+    """Refuse what cannot be the name of a fact."""
+    from stepseven.runtime.facts import checked_key  # which stands above this module
+
+    try:
+        checked_key(name)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def _check(o: StepOptions) -> None:  # noqa: C901 - a list of independent checks
     _check_types(o)
     if not _NAME.fullmatch(o.name) or o.name.startswith(_RESERVED):
@@ -119,7 +130,7 @@ def _check(o: StepOptions) -> None:  # noqa: C901 - a list of independent checks
         if value not in allowed:
             raise ValueError(f"step {o.name!r}: {what}={value!r} is not one of {', '.join(map(repr, allowed))}")
     if o.remember is not None:
-        raise NotYetBuilt(f"step {o.name!r}: remember=")
+        _check_fact(o.remember, f"step {o.name!r}: remember=")
     if o.attempts < 1:
         raise ValueError(f"step {o.name!r}: attempts={o.attempts}: at least 1")
     for number, what in ((o.timeout, "timeout"), (o.settle, "settle")):
@@ -150,6 +161,7 @@ class Hooks:
 
     approaches: list[Approach] = field(default_factory=list)
     probe: Callable[..., Any] | None = None
+    undo: Undo | None = None
 
 
 def source_digest(fn: Callable[..., Any]) -> str:
@@ -247,8 +259,21 @@ class Step(Generic[P, R]):
         return fn
 
     def undo(self, fn: C) -> C:
-        """Register how the effect can be taken back. Comes with a later release."""
-        raise NotYetBuilt(f"{self.name}.undo ({fn.__name__})")
+        """Register how the effect is taken back. Offered when a run ends failed or cancelled, never done by itself.
+
+        It takes, by name, what the step was called with and ``receipt``: what the step returned. One parameter with a name
+        of its own gets that, too. ``attempt().idempotency_key`` is the same over all tries to take this one back.
+
+        Raises:
+            TypeError: the step only reads, or *fn* takes something that is not there.
+        """
+        self.hooks.undo = undo_of(self, fn)
+        return fn
+
+    @property
+    def undo_module(self) -> str | None:
+        """Where the code is that takes the step's effect back; ``None``: nothing does."""
+        return None if self.hooks.undo is None else str(self.fn.__module__)
 
     def verify(self, fn: C) -> C:
         """Register a look whether the recorded result still holds. Comes with a later release."""

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
 from stepseven.decide.classify import Proof
-from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded
+from stepseven.errors import AlreadyDone, Conflict, NotRecordable, NotYet, Superseded
 from stepseven.keys import wire_key
-from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
+from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, Secret, to_micro
 from stepseven.runtime import asking, choices, clash, trouble, writing
 from stepseven.runtime.attempt import Attempt, loose
-from stepseven.runtime.binding import call_bound, hints_of
+from stepseven.runtime.binding import call_bound, parameter_types
 from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
 from stepseven.runtime.waits import STEP_CODE
-from stepseven.store.codec import Typed, free_text
+from stepseven.store.codec import Typed, free_text, from_canonical
 from stepseven.transitions import effects, steps
 from stepseven.transitions.effects import Claim, Intent
 from stepseven.transitions.state import choice_of
@@ -223,7 +223,9 @@ async def _probe(call: Call, intent: Intent, held: Claim) -> Any:
     probe = call.step.hooks.probe
     assert probe is not None  # noqa: S101 - asked only then
     bound = call.bound
-    if held.inputs != call.digest and held.arguments is not None:
+    if held.approved is not None:  # what was sent is what a person let through
+        bound = {**bound, **arguments_of(call.step, held.approved)}
+    elif held.inputs != call.digest and held.arguments is not None:
         bound = {**bound, **arguments_of(call.step, held.arguments)}
     key = wire_key(intent.scope_id, intent.name, intent.key, held.generation)
     outside, inside = place.set(None), loose.set(Attempt(key=key))
@@ -251,12 +253,20 @@ def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:
     Raises:
         NotRecordable: one does not fit its annotation any more.
     """
-    hints = hints_of(step.fn)
+    hints = parameter_types(step.fn)
     return {
-        name: Typed(hints.get(name, Any), where=name).decode(json.dumps(value, ensure_ascii=False))
+        name: _argument(Typed(hints.get(name, Any), where=name), json.dumps(value, ensure_ascii=False))
         for name, value in json.loads(arguments).items()
         if name in step.parameters.names
     }
+
+
+def _argument(typed: Typed, text: str) -> Any:
+    try:
+        return typed.decode(text)
+    except NotRecordable:  # bytes, sets and secrets have another form as an argument than as a result
+        plain = from_canonical(text)
+        return plain if type(plain) is Secret else typed.validate_python(plain)
 
 
 async def _found_done(ex: Execution, call: Call, intent: Intent, held: Claim) -> Sent:
@@ -332,7 +342,7 @@ async def _ask(ex: Execution, call: Call, intent: Intent, held: Claim, why: str)
     sends = [r for r in ex.attempts.get(call.key, ()) if str(trouble.details_of(r).get("claim")).startswith(f"{held.claim_id}:")]
     draft = escalate.unknown_outcome(
         asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
-        arguments=json.loads(held.arguments or "{}"), reason=reason, why_unknown=why,
+        arguments=json.loads(held.approved or held.arguments or "{}"), reason=reason, why_unknown=why,
         key=wire_key(intent.scope_id, intent.name, intent.key, held.generation), tries=len(sends),
     )  # fmt: skip
     failed = len([r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")])
@@ -376,8 +386,9 @@ async def _by_person(ex: Execution, call: Call, intent: Intent, held: Claim, row
         return Sent(done=True, value=value)
     if choice == "not_happened" and held.state is not EffectState.DONE:  # else a late receipt came while the person looked
         return await _not_done(ex, call, held)
-    if choice == "wait" and isinstance(answer, dict) and isinstance(answer.get("until"), int):
-        await ex.until(answer["until"], f"looking again whether {call.step.name} is there")
+    if choice == "wait" and isinstance(answer, dict) and "until" in answer:
+        until_us = answer["until"] if answer["until"] != policy.ANSWERS else row["answered_us"] + policy.LOOK_EVERY_US
+        await ex.until(until_us, f"looking again whether {call.step.name} is there")
     ex.looked_again.add(row["id"])
     return None
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from stepseven.errors import UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
+from stepseven.runtime import kinship
 from stepseven.runtime.lifecycle import Lifecycle
 from stepseven.runtime.memory import Over, Stop
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import SHORT_WAIT_US, Services, stray
 from stepseven.runtime.waits import Standing, foreign_place, standing
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import runs
+from stepseven.transitions import children, runs
 from stepseven.transitions.runs import Admission, Taken
 from stepseven.transitions.state import Loaded, load
 
@@ -42,6 +43,7 @@ class Driver:
         self._admitting: dict[str, asyncio.Event] = {}
         self._waiting: set[asyncio.Task[bool]] = set()  # callers that wait for a parked run to move
         services.worker.on_lost = self._lost
+        services.drive, services.halt = self.drive_below, self.cancelled
 
     # -- entry ----------------------------------------------------------------------------------------------------------
 
@@ -87,6 +89,14 @@ class Driver:
             return await self._see_through(run_id, workflow, driven, wait)
         finally:
             self.services.store.leave()
+
+    async def drive_below(self, run_id: str, workflow: Workflow[Any, Any], recovery: bool) -> Row:  # noqa: FBT001
+        """Drive a run for the one that started it, as far as it gets. Cancelled, only this waiting ends."""
+        driven = self._driven(run_id, workflow, recovery=recovery, first=[])
+        if driven.loop is asyncio.get_running_loop():
+            await asyncio.wait({driven.task})
+            return await self._row(run_id) if driven.task.cancelled() else driven.task.result()
+        return await self._wait_for(run_id, driven)
 
     def _mine(self, run_id: str) -> Driven | None:
         driven = self.driven.get(run_id)
@@ -164,6 +174,9 @@ class Driver:
                 if over is Over.RELEASED:
                     self.driven[run_id].released = True
                     return await self._row(run_id)
+            elif taken.paused:  # it is somebody's word that moves it on, and no timer
+                self.driven[run_id].released = True
+                return await self._row(run_id)
             elif self.services.worker.doubts(taken.run["owner"]):
                 await edge.sleep_until(edge.now_us() + round(POLL_S * 1e6))
                 continue
@@ -183,11 +196,13 @@ class Driver:
         fences, executed = self.services.worker.fences, self.services.worker.executed
         executed[hold.run_no], over = execution.executed_us, Over.AGAIN
         fences[hold.run_no] = hold.fence
+        kinship.came(execution)
         try:
             over = await execution.execute(poisoned=taken.poisoned)
             return over
         finally:
             fences.pop(hold.run_no, None)
+            kinship.left(execution)
             if over is Over.AGAIN:  # it is still owned: what it has taken so far is stored when it is given back
                 executed[hold.run_no] = partial(int, execution.executed_us())
             else:
@@ -238,7 +253,14 @@ class Driver:
             if row["wake_us"] is not None and row["wake_us"] <= edge.now_us():
                 return True
             row = await self._row(row["id"])
+            if row["waiting_for"] == WaitingFor.CHILD and await self._stirs(row):
+                return True
         return True
+
+    async def _stirs(self, row: Row) -> bool:
+        """Whether a run that a parked one has started could go on: then who waits for the parked one drives that."""
+        now, dead = self.services.edge.now_us(), self.services.worker.dead_workers
+        return await self.services.store.read(lambda tx: children.stirs(tx, row, now, dead(tx)))
 
     # -- told from outside ------------------------------------------------------------------------------------------------
 
@@ -248,6 +270,13 @@ class Driver:
             execution = driven.execution
             if execution is not None:
                 driven.loop.call_soon_threadsafe(execution.wake_question, question_id)
+
+    def learned(self, client_id: str, key: str) -> None:
+        """A fact was set in this process: whoever waits for it looks at once."""
+        for driven in list(self.driven.values()):
+            execution = driven.execution
+            if execution is not None and execution.hold.client_id == client_id:
+                driven.loop.call_soon_threadsafe(execution.wake_fact, key)
 
     def cancelled(self, run_id: str, reason: str) -> None:
         """A run was cancelled in this process: its execution stops at once."""

@@ -18,11 +18,13 @@ from stepseven.runtime.calls import Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
 from stepseven.runtime.place import Place
+from stepseven.runtime.remembering import remembered
 from stepseven.runtime.services import SHORT_WAIT_US
 from stepseven.runtime.waits import DurableWait, Flight, Standing, standing
 from stepseven.store.artifacts import IN_ROW, IN_TABLE, content_hash
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import questions, steps
+from stepseven.transitions import clients, questions, steps
+from stepseven.transitions.clients import Given
 from stepseven.transitions.state import Hold, Record
 
 SETTLE_PATIENCE_US = 15 * 60 * 1_000_000  # an ending run looks itself whether its writes happened; nobody would wake it
@@ -39,8 +41,8 @@ class Execution(RunMemory):
         """A step was called: identify it now, run or replay it when awaited."""
         if self.unloading is not None:
             return Refusal(here, step.name)
-        writing.refuse_irreversible(step)
-        return identify(step, here, args, kwargs, reading.read if step.settings.effect is EffectKind.READ else writing.write)
+        answer = reading.read if step.settings.effect is EffectKind.READ else writing.write
+        return identify(step, here, args, kwargs, answer if step.settings.remember is None else remembered(answer))
 
     async def shared(self, flight: Flight) -> None:
         """Wait for a call in flight that will leave the record we want."""
@@ -76,9 +78,15 @@ class Execution(RunMemory):
             raise self.abandon(error) from error
 
     async def append(
-        self, record: Record, *, durable: bool, begun: dict[str, Any] | None = None, text: str | None = None
+        self,
+        record: Record,
+        *,
+        durable: bool,
+        begun: dict[str, Any] | None = None,
+        text: str | None = None,
+        fact: Given | None = None,
     ) -> None:
-        """Write a record, and make it answer. *text*: its result, if not in the record yet.
+        """Write a record, and make it answer. *text*: its result, if not in the record yet; *fact*: what it says of the client.
 
         Raises:
             Superseded: the run is no longer ours, or is being put away.
@@ -93,11 +101,12 @@ class Execution(RunMemory):
 
         def unit(tx: Tx) -> None:
             steps.append(tx, self.hold, record, now_us=now, artifact=artifact, begun=begun)
+            _learn(tx, fact, now)
 
         def kept(_: Any) -> None:
             self.keep(record)
 
-        if artifact is None and begun is None:
+        if artifact is None and begun is None and fact is None:
             statement, values = record.insert(self.store.sql, self.hold.values())
             try:
                 written = self.store.append_now(statement, values, durable=durable)
@@ -210,6 +219,18 @@ class Execution(RunMemory):
             if wait.question_id == question_id and not future.done():
                 future.set_result(None)
 
+    def wake_fact(self, key: str) -> None:
+        """Something was said about the client: whoever waits to know that looks again."""
+        for future, wait in list(self.waits.items()):
+            if wait.fact == key and not future.done():
+                future.set_result(None)
+
+    def wake_child(self, no: int) -> None:
+        """A run that this one started stands otherwise: whoever waits for it looks again."""
+        for future, wait in list(self.waits.items()):
+            if wait.child is not None and wait.child.no == no and not future.done():
+                future.set_result(None)
+
     def look(self) -> None:
         """Look soon whether everything waits."""
         if not self._look_soon and self._over is not None:
@@ -218,7 +239,7 @@ class Execution(RunMemory):
 
     def _look(self) -> None:
         self._look_soon = False
-        if self.unloading is not None or self._over is None or self._over.done() or not self.waits:
+        if self.unloading is not None or self._over is None or self._over.done() or not self.waits or self.driving:
             return
         soon = self.now_us() + self._patience_us()
         if any(w.until_us is not None and w.until_us <= soon and w.question_id is None for w in self.waits.values()):
@@ -291,6 +312,11 @@ class Execution(RunMemory):
 
 def _expire(hold: Hold, question_id: str, now_us: int, tx: Tx) -> Row:
     return questions.expire(tx, hold, question_id, now_us)
+
+
+def _learn(tx: Tx, fact: Given | None, now_us: int) -> None:
+    if fact is not None:
+        clients.learn(tx, fact, now_us)
 
 
 def _fire(future: asyncio.Future[Any]) -> None:

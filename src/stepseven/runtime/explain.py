@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
+from stepseven.transitions import clients, family
 from stepseven.transitions.runs import is_dead, known
 
 
@@ -23,26 +24,46 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
     ]
     status = RunStatus(run["status"])
     if status.ended:
-        return _ended(run, status)
+        return _ended(run, status) + _aftermath(tx, run, asked)
     if run["owner"] is not None and not is_dead(tx, run["owner"], now_us, dead):
         at = f", now in an await stepseven does not know ({foreign})" if foreign else ""
         also = f", and {_asks(asked)}" if asked else ""
         return f"Run {run_id} is {status.value}: worker {run['owner']} executes it{at}{also}."
+    paused = None if status in (RunStatus.CANCELLING, RunStatus.FAILING) else clients.paused(tx, run["client_id"])
+    if paused is not None:
+        also = f" It {_asks(asked)}, and takes the answer now." if asked else ""
+        return (
+            f"Run {run_id} is {status.value}: {paused}. After `stepseven client unpause {run['client_id']}`, "
+            f"`stepseven resume {run_id}` goes on{_next(run)}.{also}"
+        )
     if run["owner"] is not None:
         return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once."
     if asked:
         return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}."
-    if status is RunStatus.QUEUED:
+    return f"Run {run_id} {_below(tx, run, now_us, dead) or _at_rest(run)}"
+
+
+def _at_rest(run: Row) -> str:
+    """What a run waits for that asks nobody."""
+    goes_on = f"`stepseven resume {run['id']}` goes on"
+    if run["status"] == RunStatus.QUEUED:
         reason = f" ({run['reason']})" if run["reason"] else ""
-        return f"Run {run_id} is ready{reason}: `stepseven resume {run_id}` goes on{_next(run)}."
+        return f"is ready{reason}: {goes_on}{_next(run)}."
     if run["wake_us"] is not None:
-        return (
-            f"Run {run_id} waits until {_time(run['wake_us'])} ({run['reason']}); then `stepseven resume {run_id}` "
-            f"goes on{_next(run)}."
-        )
-    return (
-        f"Run {run_id} is {status.value}: {run['reason'] or 'nothing is known about why'}; `stepseven resume {run_id}` goes on."
-    )
+        return f"waits until {_time(run['wake_us'])} ({run['reason']}); then {goes_on}{_next(run)}."
+    return f"is {run['status']}: {run['reason'] or 'nothing is known about why'}; {goes_on}."
+
+
+def _below(tx: Tx, run: Row, now_us: int, dead: Container[str]) -> str | None:
+    """What a run says that waits for those it started: the sentence of the first that asks somebody, else of the first."""
+    live = family.live(tx, run["no"]) if run["status"] != RunStatus.QUEUED else []
+    if not live:
+        return None
+    first = next((row for row in live if row["open_questions"]), live[0])
+    told = why(tx, first["id"], now_us, dead, None)
+    more = f" (and {len(live) - 1} more)" if len(live) > 1 else ""
+    stands = "waits for" if run["status"] == RunStatus.WAITING else f"is {run['status']} until this has ended:"
+    return f"{stands} a run it started{more}: {told[0].lower()}{told[1:]}"
 
 
 def _ended(run: Row, status: RunStatus) -> str:
@@ -52,6 +73,18 @@ def _ended(run: Row, status: RunStatus) -> str:
     failure = json.loads(run["failure"])["reason"] if run["failure"] else run["reason"] or "no reason was kept"
     verb = "was cancelled" if status is RunStatus.CANCELLED else "failed"
     return f"Run {run['id']} {verb} at {at}: {failure}."
+
+
+def _aftermath(tx: Tx, run: Row, asked: list[Row]) -> str:
+    """What goes on although the run has ended: what it did is taken back, or a person is asked about that."""
+    undo = tx.one(tx.sql.undo_run, {"run_no": run["no"]})
+    told = ""
+    if undo is not None and not RunStatus(undo["status"]).ended:
+        told = f" Run {undo['id']} takes back what it did; it is {undo['status']}."
+    elif undo is not None:
+        n = sum(e["undone_us"] is not None for e in tx.all(tx.sql.effects, {"run_no": run["no"]}))
+        told = f" {n} {'thing' if n == 1 else 'things'} it did {'was' if n == 1 else 'were'} taken back (see run {undo['id']})."
+    return told + (f" It still asks: `stepseven inbox {asked[0]['id']}`." if asked else "")
 
 
 def _asks(asked: list[Row]) -> str:

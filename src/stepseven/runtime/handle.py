@@ -8,16 +8,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
-from stepseven.errors import NoRun, NotYetBuilt, StoreUnavailable
-from stepseven.model import Failure, FailureKind, Option, Spend, WaitingFor
-from stepseven.runtime import asking, mapping
+from stepseven.errors import NoRun, StoreUnavailable
+from stepseven.model import Failure, Option, Previous, Spend, WaitingFor
+from stepseven.runtime import approving, asking, briefing, children, facts, kinship, mapping
 from stepseven.runtime.calls import Deferred, Later, Refusal, nameable
-from stepseven.runtime.declared import Step, honoured_us
-from stepseven.runtime.inquiry import UNSET, Inquiry, ask, first_seen, moment
-from stepseven.runtime.place import Place, place
+from stepseven.runtime.declared import Step
+from stepseven.runtime.facts import RunClient
+from stepseven.runtime.inquiry import UNSET, Inquiry, ask, moment
+from stepseven.runtime.place import Known, Place, place
+from stepseven.runtime.previous import previous
+from stepseven.runtime.procedure import WorkflowCall
 from stepseven.runtime.waits import DurableWait
-from stepseven.store.codec import canonical, digest, free_text, from_canonical, guard
-from stepseven.transitions import steps
+from stepseven.store.codec import digest, from_canonical
+from stepseven.transitions import family, steps
 from stepseven.transitions.state import Record
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from stepseven.store.base import Tx
 
 T = TypeVar("T")
+R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - an item
 
 
@@ -54,32 +58,43 @@ class Run:
         return RunClient(self)
 
     @property
-    def previous(self) -> None:
-        """The last run of this client and workflow; comes with a later release, until then always ``None``."""
-        return
+    def previous(self) -> Previous | None:
+        """The last finished run of this client and workflow, and what happened since; ``None`` if this is the first.
+
+        It is the newest one that was admitted before this run and has ended ``done``; forks and children do not count. Which
+        one it is and what it says is pinned at first use: the same after a resume, whatever other runs do meanwhile.
+        """
+        self._here()
+        return previous(self._ex)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Every try that failed in this run so far."""
-        found = []
-        for rows in self._ex.attempts.values():
-            for row in rows:
-                if row["outcome"] in ("failed", "unknown"):
-                    kind = FailureKind(row["kind"] or "fixable")
-                    found.append(Failure(step=row["name"], kind=kind, reason=row["reason"] or "", approach=row["approach"]))
-        return tuple(found)
+        return briefing.failures_of_run(self._ex)
 
     @property
     def spent(self) -> Spend:
-        """What the run has cost so far."""
-        ex = self._ex
-        return Spend(usd=ex.uusd / 1e6, tokens=ex.tokens, seconds=(ex.run["executing_us"] + ex.executing_us()) / 1e6)
+        """What the run has cost so far, with the runs it started."""
+        ex, (uusd, tokens) = self._ex, kinship.below(self._ex, running=False)
+        return Spend(usd=(ex.uusd + uusd) / 1e6, tokens=ex.tokens + tokens, seconds=ex.executed_us() / 1e6)
 
-    def brief(self, max_tokens: int) -> str:
-        """The checkpoint as text for a prompt, at most *max_tokens* (estimated as four characters each)."""
-        document = self._ex.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": self.id}))
-        text = json.dumps(json.loads(document["document"]), ensure_ascii=False, indent=1) if document is not None else ""
-        return text if len(text) <= max_tokens * 4 else text[: max(0, max_tokens * 4 - 1)] + "…"
+    def brief(self, max_tokens: int, *, key: str | None = None) -> str:
+        """What is known of the run and of the one before it, as text for a prompt; the most important first.
+
+        What people were asked and decided, what failed, what is done and what is next, facts, and what happened since the
+        previous run. Pinned like ``now()``: the call that made it gets the same text after a resume.
+
+        Args:
+            max_tokens: how long it may be, by an estimate: three ASCII characters make a token, every other character is one
+                (beyond U+FFFF two), each line is rounded up. What did not fit is counted, and marked with ``…``.
+            key: names the text; default: its place among the calls with this *max_tokens*.
+
+        Raises:
+            ValueError: *max_tokens* is less than 1.
+        """
+        here = self._here()
+        named = f"{key}/{max_tokens}" if key is not None else str(max_tokens)
+        return briefing.brief(self._ex, here.branch, self._key(here, briefing.BRIEF, None, named), max_tokens)
 
     # -- values that would differ the second time -----------------------------------------------------------------------
 
@@ -201,9 +216,29 @@ class Run:
 
         return self._awaited("run.ask()", make)
 
-    async def approve(self, text: str, *, about: Any, key: str | None = None, to: str | None = None) -> Any:  # noqa: ARG002
-        """Let a person approve *about* before it is used. Comes with a later release."""
-        raise NotYetBuilt("run.approve()")
+    def approve(self, text: str, *, about: T, key: str | None = None, to: str | None = None) -> Coroutine[object, object, T]:
+        """Let a person approve *about* before it is used; they may edit it.
+
+        Args:
+            text: what is asked, in the workflow's own words.
+            about: the exact value that will be used. The approval belongs to it: another value is asked about anew.
+            key: names the question; default: its text.
+            to: who is asked.
+
+        Returns:
+            *about*, or what the person made of it, of the same type.
+
+        Raises:
+            Refused: they said no. Uncaught it ends the run as cancelled.
+            NotRecordable, SecretFound: *about* cannot be shown and kept.
+        """
+        proposal = approving.Proposal(text=text, about=about, to=to)
+
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, T]]:
+            named = self._key(here, approving.VALUE, key, digest(text))
+            return lambda: approving.approve(self._ex, here, f"{approving.VALUE}/{named}", proposal)
+
+        return self._awaited("run.approve()", make)
 
     # -- time and other runs ----------------------------------------------------------------------------------------------
 
@@ -239,19 +274,41 @@ class Run:
         ex = self._ex
         record = ex.records.get((here.branch, "run.wait_for", key))
         if record is None:
-            while (row := asking.known(ex, fact)) is None:
+            while (row := facts.known(ex, fact)) is None:
                 wait = DurableWait(
-                    kind=WaitingFor.EVENT, what=f"{fact} is not known yet", until_us=ex.now_us() + asking.FACT_LOOK_US
+                    kind=WaitingFor.EVENT, what=f"{fact} is not known yet", until_us=ex.now_us() + asking.FACT_LOOK_US, fact=fact
                 )
                 await ex.wait(wait)
             record = self._record(here.branch, "run.wait_for", key, row["value"])
+            record.facts = json.dumps({nameable(fact): row["version"]})
             await ex.append(record, durable=False)
         ex.mark_used(record)
+        known = Known(json.loads(record.result or "null"), facts.version_told(ex, record, nameable(fact)))
+        (place.get() or here).found_out(fact, known)
         return from_canonical(record.result or "null")
 
-    def start(self, child: Any, *, key: str | None = None) -> Any:  # noqa: ARG002 - the names are taken now
-        """Start another workflow as a child of this run. Comes with a later release."""
-        raise NotYetBuilt("run.start()")
+    def start(self, child: WorkflowCall[R], *, key: str | None = None) -> Coroutine[object, object, R]:
+        """Start another workflow for the same client, as a run of its own, and wait for its value.
+
+        Args:
+            child: the workflow with its inputs: ``billing(quarter="Q3")``.
+            key: names the call; default: the workflow and its inputs. Equal calls are numbered.
+
+        Returns:
+            What the child returned; on record from then on. What it cost counts here, too.
+
+        Raises:
+            StepFailed: it failed (``kind="fatal"``: for good) or was cancelled. When this workflow is tried again, so is it.
+            NotRecordable, SecretFound, TooLarge: an input cannot be kept.
+            RunConflict: somebody else made a run with the id the child would have.
+        """
+        call = children.started(child)
+
+        def make(here: Place) -> Callable[[], Coroutine[Any, Any, R]]:
+            named = self._key(here, family.START, key, call.base)
+            return lambda: children.start(self._ex, here, named, call)
+
+        return self._awaited("run.start()", make)
 
     # -- many items -------------------------------------------------------------------------------------------------------
 
@@ -301,37 +358,3 @@ class Run:
                 if (here.branch, "run.map", earlier) in self._ex.records:
                     return earlier
         return named
-
-
-class RunClient:
-    """Facts about the client, as this run sees them: pinned at first use."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def get(self, key: str, default: T | None = None) -> Any:
-        """The fact's value as it was when this run first looked; *default* if it is not known."""
-        run = self._run
-        run._here()  # noqa: SLF001 - part of the handle
-        ex = run._ex  # noqa: SLF001
-        pinned = json.loads(run._pin("", "client.get", nameable(key), lambda: first_seen(ex, key)))  # noqa: SLF001
-        return default if pinned is None else pinned["value"]
-
-    def set(self, key: str, value: Any, *, source: str | None = None, by: str | None = None, valid: str | None = None) -> None:
-        """Keep a fact about the client. A record of the run: a resume does not set it again."""
-        run, ex = self._run, self._run._ex  # noqa: SLF001 - part of the handle
-        here = run._here()  # noqa: SLF001
-        guard(canonical(key), "the name of a fact", secrets="refuse")
-        text = guard(canonical(value, key), f"fact {key}", secrets="refuse")
-        source, by = (None if said is None else free_text(said, 300) for said in (source, by))
-        name = run._key(here, "client.set", None, f"{key}={digest(text)}")  # noqa: SLF001
-        record = ex.records.get((here.branch, "client.set", name))
-        if record is None:
-            now, valid_us = ex.now_us(), honoured_us(valid) if valid else None
-            fact = {
-                "client_id": run.client_id, "key": key, "value": text, "source": source or f"run {run.id}", "run_id": run.id,
-                "by": by, "now": now, "valid_until_us": None if valid_us is None else now + valid_us,
-            }  # fmt: skip
-            record = run._record(here.branch, "client.set", name, text)  # noqa: SLF001
-            run._append_now(record, lambda tx: tx.one(tx.sql.insert_fact, fact))  # noqa: SLF001
-        ex.mark_used(record)

@@ -13,19 +13,19 @@ from stepseven.decide._situation import context_of
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
-from stepseven.runtime import asking
+from stepseven.runtime import asking, facts
 from stepseven.runtime.declared import honoured_us
+from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
-    from stepseven.runtime.place import Place
+    from stepseven.runtime.place import Known, Place
     from stepseven.store.base import Row
 
 UNSET: Any = object()
-FACT_FOUND = "client.found"  # name of the record that pins a fact a question did not have to be asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,9 @@ async def ask(ex: Execution, here: Place, key: str, inquiry: Inquiry) -> Any:
         row = _standing(ex, here.branch, key, about)
         if row is None or row["id"] == refused.id:
             if inquiry.remember is not None and refused.id is None:
-                fact = await pinned_fact(ex, inquiry.remember)
-                if fact is not None and inquiry.accepts(fact["value"]) is None:
-                    return inquiry.value(fact["value"])
+                fact = await pinned_fact(ex, here, inquiry.remember)
+                if fact is not None and inquiry.accepts(fact.value) is None:
+                    return inquiry.value(fact.value)
             row = await _asked_once(ex, here, key, inquiry, about, refused.why)
             if row is None:  # another task asked it meanwhile
                 continue
@@ -114,6 +114,8 @@ async def ask(ex: Execution, here: Place, key: str, inquiry: Inquiry) -> Any:
         if row["status"] == "answered":
             why = inquiry.accepts(json.loads(row["answer"]))
             if why is None:
+                if inquiry.remember is not None:
+                    facts.answered(ex, place.get() or here, row, inquiry.remember)
                 return inquiry.value(json.loads(row["answer"]))
             refused = _Refused(row["id"], why)
             continue  # the schema let it pass and the type does not: the person is told why and asked again
@@ -152,22 +154,25 @@ async def _asked_once(ex: Execution, here: Place, key: str, q: Inquiry, about: s
         flight.wake()
 
 
-async def pinned_fact(ex: Execution, key: str) -> dict[str, Any] | None:
+async def pinned_fact(ex: Execution, here: Place, key: str) -> Known | None:
     """A fact as this run's questions saw it first; one that is not known yet is not pinned.
 
     Not under the name of ``run.client.get``: what that gave stays, also if it was "not known".
     """
-    flight_key = (FACT_FOUND, key)
+    own = (place.get() or here).facts.get(key)
+    if own is not None and own.version:
+        return own
+    flight_key = (facts.FOUND, key)
     while (flight := ex.flights.get(flight_key)) is not None:
         await ex.shared(flight)
     seen = ex.records.get(("", "client.get", key))
-    record = ex.records.get(("", FACT_FOUND, key)) if seen is None or seen.result in (None, "null") else seen
+    record = ex.records.get(("", facts.FOUND, key)) if seen is None or seen.result in (None, "null") else seen
     if record is None:
-        row = asking.known(ex, key)
+        row = facts.known(ex, key)
         if row is None:
             return None
         record = Record(
-            id=ex.next_id(), branch="", name=FACT_FOUND, key=key, generation=1, state="done", result=pin_text(row),
+            id=ex.next_id(), branch="", name=facts.FOUND, key=key, generation=1, state="done", result=facts.pin_text(row),
             started_us=ex.now_us(), ended_us=ex.now_us(),
         )  # fmt: skip
         flight = ex.flights[flight_key] = Flight()
@@ -177,21 +182,7 @@ async def pinned_fact(ex: Execution, key: str) -> dict[str, Any] | None:
             del ex.flights[flight_key]
             flight.wake()
     ex.mark_used(record)
-    found: dict[str, Any] = json.loads(record.result or "null")
-    return found
-
-
-def first_seen(ex: Execution, key: str) -> str:
-    """A fact for ``run.client.get``: as a question of this run found it, else as it is now."""
-    record = ex.records.get(("", FACT_FOUND, key))
-    return pin_text(asking.known(ex, key)) if record is None else record.result or "null"
-
-
-def pin_text(row: Row | None) -> str:
-    """A fact's value and version, as a run pins it."""
-    if row is None:
-        return "null"
-    return json.dumps({"value": json.loads(row["value"]), "version": row["version"]}, ensure_ascii=False)
+    return facts.of_pin(record.result or "null")
 
 
 def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | None:
@@ -230,8 +221,8 @@ async def _store(ex: Execution, here: Place, key: str, q: Inquiry, about: str | 
         from stepseven.runtime import trouble
 
         await trouble.withdraw(ex, (earlier[-1]["id"],))
-    facts = {} if q.about is UNSET else {"about": json.loads(guard(canonical(q.about, "about"), "about", secrets="refuse"))}
-    context = context_of(asking.situation(ex), facts=facts)
+    known = {} if q.about is UNSET else {"about": json.loads(guard(canonical(q.about, "about"), "about", secrets="refuse"))}
+    context = context_of(asking.situation(ex), facts=known)
     shown = free_text(q.text)
     context["headline"], context["more"] = shown.split("\n", 1)[0], ""
     last = next((r for r in reversed(earlier) if r["status"] == "answered"), None)

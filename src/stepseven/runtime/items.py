@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from stepseven.decide import policy
+from stepseven.model import QuestionKind
 from stepseven.runtime.calls import join
 from stepseven.store.codec import canonical, digest, free_text, guard
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
     from stepseven.store.base import Row
+
+AFTER_LOOK_US = 5_000_000  # how soon after a look is due it is seen what came of it
 
 
 def branches_of(branch: str, key: str, items: Iterable[Any], name: str) -> list[str]:
@@ -44,8 +48,37 @@ def reason(row: Row) -> str:
 
 def tries_of(ex: Execution, row: Row) -> list[Row]:
     """The tries a question of an item is about."""
-    key = str(row["key"]).removeprefix(f"{row['step']}/").partition("#")[0]
-    return ex.attempts.get((row["branch"], row["step"], key), [])
+    return ex.attempts.get((row["branch"], row["step"], key_of(row)), [])
+
+
+def key_of(row: Row) -> str:
+    """The key of the call a question of an item is about."""
+    key = str(row["key"]).removeprefix(f"{row['step']}/")
+    return key.rpartition("#")[0] if row["kind"] == QuestionKind.UNKNOWN_OUTCOME.value else key  # there a claim is named, too
+
+
+async def until_it_answers(ex: Execution, name: str, batch: Row, folded: Callable[[], list[Row]]) -> None:
+    """A person said to wait until the resource answers: the failed items look again and again, each by itself.
+
+    Ends when one of them has found another thing than before: then further items may start.
+
+    Args:
+        ex: the run.
+        name: what the map does, for people.
+        batch: the answered question.
+        folded: gives the items' own questions, for which it stood.
+    """
+    while not any(_moved_on(ex, row) for row in folded()):
+        looked = [tries[-1]["ended_us"] or 0 for row in folded() if (tries := tries_of(ex, row))]
+        next_us = max([batch["answered_us"], *looked]) + policy.LOOK_EVERY_US
+        what = f"{name}: the next look whether it answers, as {batch['answered_by']} chose"
+        await ex.until(max(next_us, ex.now_us() + AFTER_LOOK_US), what)
+
+
+def _moved_on(ex: Execution, asked: Row) -> bool:
+    """Whether an item's step has ended, or failed otherwise, since this question about it was answered."""
+    failed = [t for t in tries_of(ex, asked) if t["outcome"] in ("failed", "unknown")]
+    return (asked["branch"], asked["step"], key_of(asked)) in ex.records or len(failed) > asked["attempts"]
 
 
 def in_order(row: Row) -> tuple[int, int]:

@@ -28,3 +28,10 @@ def find(name: str, module: str) -> Step[Any, Any] | None:
         return own[-1]  # the newest: a module that was loaded again replaces its steps
     places = {(step.fn.__module__, step.fn.__qualname__) for step in living}
     return living[-1] if len(places) == 1 else None
+
+
+def heir(name: str, module: str) -> Step[Any, Any] | None:
+    """The step that was called *name* before, found as ``find`` finds its own."""
+    renamed = {n for n, refs in _steps.items() for ref in refs if (s := ref()) is not None and name in s.settings.renamed_from}
+    found = [step for n in renamed if (step := find(n, module)) is not None and name in step.settings.renamed_from]
+    return found[0] if len(found) == 1 else None

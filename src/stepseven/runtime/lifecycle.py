@@ -12,9 +12,9 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from stepseven.errors import Fatal, StepFailed, StepsevenError, StoreUnavailable, Superseded
+from stepseven.errors import Fatal, Refused, StepFailed, StepsevenError, StoreUnavailable, Superseded
 from stepseven.model import FailureKind, QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import asking, outline, settling
+from stepseven.runtime import asking, children, facts, kinship, outline, settling, starting
 from stepseven.runtime.execution import Execution
 from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
@@ -22,7 +22,7 @@ from stepseven.runtime.place import Place, install, place
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
-from stepseven.transitions import questions, runs
+from stepseven.transitions import clients, questions, runs
 from stepseven.transitions.runs import Ending, Parking
 from stepseven.transitions.state import choice_of
 
@@ -72,6 +72,7 @@ class Lifecycle(Execution):
             ticker.cancel()
 
     async def _live(self, *, poisoned: bool) -> Over:
+        self.above = await kinship.parents(self)
         if self.run["status"] == RunStatus.CANCELLING:
             self.halt(Stop(RunStatus.CANCELLED, self.run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
         elif self.run["status"] == RunStatus.FAILING:
@@ -142,8 +143,7 @@ class Lifecycle(Execution):
         context = contextvars.copy_context()
         context.run(place.set, root)
         handle = Run(self, root)
-        coro = outline.body(self.workflow, handle, self.run["inputs"])
-        return asyncio.get_running_loop().create_task(coro, context=context)
+        return asyncio.get_running_loop().create_task(starting.body(self, handle), context=context)
 
     async def _first(self, body: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
         """The body's task if it ended, ``None`` if something else ended the execution."""
@@ -168,18 +168,28 @@ class Lifecycle(Execution):
     async def _look_at_store(self) -> None:
         ids = [w.question_id for w in self.waits.values() if w.question_id is not None]
 
-        def unit(tx: Tx) -> tuple[Row | None, list[str]]:
+        keys = {w.fact for w in self.waits.values() if w.fact is not None}
+
+        def unit(tx: Tx) -> tuple[Row | None, list[str], list[str], str | None]:
             run = tx.one(tx.sql.run_by_no, {"no": self.hold.run_no})
             rows = [tx.one(tx.sql.question, {"id": q}) for q in ids]
-            return run, [r["id"] for r in rows if r is not None and r["status"] != "open"]
+            known = [k for k in keys if facts.holding(tx, self.hold.client_id, k, self.now_us()) is not None]
+            closed = [r["id"] for r in rows if r is not None and r["status"] != "open"]
+            return run, closed, known, clients.paused(tx, self.hold.client_id)
 
-        run, closed = await self.store.read(unit)
+        run, closed, known, paused = await self.store.read(unit)
         for question_id in closed:
             self.wake_question(question_id)
+        for key in known:
+            self.wake_fact(key)
+        for no in await children.moved(self):
+            self.wake_child(no)
         if run is None or run["owner"] != self.hold.owner or run["fence"] != self.hold.fence:
             self.lose(f"worker {run['owner']} took it over" if run is not None and run["owner"] else "it was released")
         elif run["status"] == "cancelling" and self.stop is None:
             self.halt(Stop(RunStatus.CANCELLED, run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
+        elif paused is not None and self.stop is None and not self.settling:
+            self.release(facts.PAUSED)
         now = self.now_us()
         for future, wait in list(self.waits.items()):
             if wait.until_us is not None and wait.until_us <= now and not future.done():
@@ -234,6 +244,8 @@ class Lifecycle(Execution):
             waiting_for=kind.value, reason=free_text(shown.what if shown is not None else "it waits", 300),
             wake_us=min(times) if times else None, next_step=next_step, remaining=json.dumps(remaining),
             executing_us=self.executed_us(), question_ids=tuple(w.question_id for w in waits if w.question_id is not None),
+            children=tuple((w.child.no, w.child.status, w.child.fence) for w in waits if w.child is not None),
+            facts=tuple(w.fact for w in waits if w.fact is not None),
         )  # fmt: skip
         try:
             parked = await self.write(lambda tx: runs.park(tx, self.hold, parking, self.now_us()), durable=True)
@@ -273,9 +285,15 @@ class Lifecycle(Execution):
         return Over.RELEASED
 
     async def _stopped(self, stop: Stop) -> Over:
+        told = "was cancelled" if stop.status is RunStatus.CANCELLED else "failed"
+        left = await children.stop_all(self, f"run {self.hold.run_id}, which started it, {told}: {stop.reason}", stop)
         over = await self._settle()
         if over is not None:
             return over
+        if left:  # what it started cannot end yet; when the last of that has, so does this
+            self.releasing = stop.reason
+            await self._give_back()
+            return Over.RELEASED
         failure = {"step": stop.step, "kind": stop.kind.value, "reason": free_text(stop.reason)}
         return await self._end(
             Ending(status=stop.status, failure=json.dumps(failure), reason=free_text(stop.reason, 300),
@@ -300,6 +318,8 @@ class Lifecycle(Execution):
             self.lose(error.why)
         elif isinstance(error, StoreUnavailable) and error.url == self.store.url:  # a read; a write has told us itself
             self.abandon(error)
+        elif isinstance(error, Refused):  # a person said no, and the code has nothing else to do
+            self.halt(Stop(RunStatus.CANCELLED, error.reason, error.step, FailureKind.FIXABLE))
         elif isinstance(error, Fatal) or (isinstance(error, StepFailed) and error.kind == FailureKind.FATAL.value):
             step = error.step if isinstance(error, StepFailed) else None
             self.halt(Stop(RunStatus.FAILED, str(error) or type(error).__name__, step))
@@ -319,8 +339,11 @@ class Lifecycle(Execution):
         over = await self._settle()
         if over is not None:
             return over
+        left = await children.stop_all(self, f"run {self.hold.run_id}, which started it, is done without it", None)
         if self.stop is not None:  # cancelled while that was found out
             return await self._stopped(self.stop)
+        if left:
+            return await self._park(left)
         return await self._end(Ending(status=RunStatus.DONE, value=text, executing_us=self.executed_us()))
 
     async def _body_failed(self, error: Exception) -> tuple[bool, None]:

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepseven.decide import escalate
+from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Draft
-from stepseven.errors import StepFailed
+from stepseven.errors import Refused, StepFailed
 from stepseven.model import FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking
 from stepseven.runtime.declared import Step
-from stepseven.runtime.items import branches_of, in_order, label, reason, tries_of, within
+from stepseven.runtime.items import branches_of, in_order, label, reason, tries_of, until_it_answers, within
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
 from stepseven.transitions import questions, steps
@@ -119,6 +119,9 @@ class MapRun:
         self.results: list[Any] = [None] * len(items)
         self.failures: dict[int, str] = {}
         self.context = contextvars.copy_context()
+        self.home = place.get() or here  # the task that waits for the map, which may not be the one that called it
+        self.facts = self.home.facts  # what every item begins with, whatever an earlier one found out
+        self.places: list[Place] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.started = 0
         self.done = 0
@@ -155,6 +158,8 @@ class MapRun:
                 task.cancel()
         for task in self.tasks:
             task.result()
+        for inner in self.places:
+            self.home.learn_from(inner)
         await self._finished(record)
         if self.failures:
             first = self.failures[min(self.failures)]
@@ -178,7 +183,9 @@ class MapRun:
     def _spawn(self, index: int) -> None:
         item = Item(self, self.branches[index], label(self.items[index]))
         context = self.context.copy()
-        context.run(place.set, Place(self.ex, item.branch, item=item))
+        inner = Place(self.ex, item.branch, item=item, facts=self.facts)
+        context.run(place.set, inner)
+        self.places.append(inner)
         self.started += 1
         self.tasks.append(asyncio.get_running_loop().create_task(self._item(index, item), context=context))
 
@@ -191,6 +198,8 @@ class MapRun:
             if self.batch is not None:
                 async with self.lock:
                     await self._retell()
+        except Refused:  # a person said no to this one: that is no failure
+            self.results[index] = None
         except StepFailed as failed:
             self.failures[index] = failed.reason
             self._ended(item, seq)
@@ -207,6 +216,9 @@ class MapRun:
     def _grouped(self, index: int, group: BaseExceptionGroup[BaseException], item: Item, seq: int) -> None:
         """What a task group wrapped counts as what it is: skipped, failed for good, or the item's own exception."""
         if group.split(ItemSkipped)[0] is not None and group.split((ItemSkipped, asyncio.CancelledError))[1] is None:
+            self.results[index] = None
+            return
+        if group.split((Refused, ItemSkipped, asyncio.CancelledError))[1] is None:
             self.results[index] = None
             return
         failed = group.subgroup(StepFailed)
@@ -264,6 +276,8 @@ class MapRun:
         self._hold_back(row)
 
     def _draft(self, rows: list[Row]) -> Draft:
+        from stepseven.runtime import trouble
+
         ex, last = self.ex, rows[-1]
         tries = [tries_of(ex, r) for r in rows]
         return escalate.batch(
@@ -271,6 +285,7 @@ class MapRun:
             done=self.done, of=len(self.items), failed=tuple((self._label_of(r["branch"]), reason(r)) for r in rows),
             waiting=len(self.items) - self.started,
             nothing_changed=None if any(a["outcome"] == "unknown" for t in tries for a in t) else True,
+            looks=not any(trouble.details_of(t[-1]).get("ours") for t in tries if t),
         )  # fmt: skip
 
     async def _retell(self) -> None:
@@ -307,7 +322,9 @@ class MapRun:
             ex.halt(_stop(row))
             await ex.forever()
         if choice == "wait" and isinstance(answer, dict):
-            if "until" in answer:
+            if answer.get("until") == policy.ANSWERS:
+                await until_it_answers(ex, self.name, row, lambda: self._folded(row))
+            elif "until" in answer:
                 await ex.until(answer["until"], f"{self.name}: waiting as {row['answered_by']} chose")
             else:
                 await asking.wait_for_fact(ex, self.name, answer["fact"])

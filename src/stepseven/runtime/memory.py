@@ -16,6 +16,7 @@ from stepseven.model import FailureKind, Limits, RunStatus
 from stepseven.runtime import outline, reading
 from stepseven.runtime.ceilings import Reserved
 from stepseven.runtime.choices import generations, other_result, overtaken, set_aside
+from stepseven.runtime.kinship import Above
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import Services
 from stepseven.runtime.waits import DurableWait, Flight
@@ -23,6 +24,7 @@ from stepseven.store.artifacts import content_hash
 from stepseven.store.base import Row
 from stepseven.store.codec import fallback, free_text
 from stepseven.store.statements import SEQ_BITS
+from stepseven.transitions import family
 from stepseven.transitions.state import Hold, Loaded, Record, RecordKey
 
 _OF_CLAIMS = ("unknown_outcome", "conflict")  # kinds of questions that are about one claim of a call
@@ -73,6 +75,7 @@ class RunMemory:
         self.seq = loaded.last_seq
         self.tick = 0
         self.flights: dict[Any, Flight] = {}
+        self.client_record: Any = None  # what the workflow's ``client_record=`` gave
         self.unkeyed: dict[tuple[str, str], str] = {}
         self.diverged: set[str] = set()  # branches in which an earlier step gave another result than last time
         self.looked: set[RecordKey] = set()  # writes whose probe looked before the first send
@@ -102,6 +105,12 @@ class RunMemory:
         for rows in self.attempts.values():
             self.uusd += sum(row["usd"] or 0 for row in rows)
             self.tokens += sum(row["tokens"] or 0 for row in rows)
+        self.kin = loaded.kin  # runs it has started whose end is not on record: no -> micro-USD, tokens
+        self.started: dict[str, int] = {}  # id -> no of those that this execution's code asked for
+        self.loop: asyncio.AbstractEventLoop | None = None  # where it is executed
+        self.above: tuple[Above, ...] = ()  # runs that started it, with a ceiling that counts here too
+        self.driving = 0  # how much of what it waits for is under way in another run here: it stays loaded
+        self.started_uusd = sum(r.usd or 0 for r in (*self.records.values(), *self.older) if r.name == family.START)
         self.reserved = Reserved()
         self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
         self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
@@ -152,6 +161,9 @@ class RunMemory:
         self.records[key] = record
         self.uusd += record.usd or 0
         self.tokens += record.tokens or 0
+        if record.name == family.START:
+            self.started_uusd += record.usd or 0
+            self.kin.pop(self.started.get(record.summary or "", 0), None)  # at once: it counts here from now on
         if not record.name.startswith(("run.", "client.")):
             self.steps_done += 1
 
@@ -183,7 +195,7 @@ class RunMemory:
         if key in self.records or key in self.attempts or key in self.stale:
             return True
         branch, mine = key[0], f"{key[1]}/{key[2]}"
-        if any((branch, kind, mine) in self.questions for kind in ("failure", "required")):
+        if any((branch, kind, mine) in self.questions for kind in ("failure", "required", "approve")):
             return True
         begins = (f"{mine}#", f"{mine}/")
         return any(at == branch and kind in _OF_CLAIMS and about.startswith(begins) for at, kind, about in self.questions)
@@ -223,7 +235,8 @@ class RunMemory:
 
     def tell_step(self, record: Record) -> None:
         """Tell whoever watches that a step is on record, and how many of its name are."""
-        done, what = self.counts[record.name], "step" if record.state == "done" else record.state
+        done = self.counts[record.name]
+        what = {"done": "step", "failed": "gave_up"}.get(record.state, record.state)  # "failed" tells of a try
         self.services.tell(self.hold.run_id, what, name=record.name, branch=record.branch, summary=record.summary, done=done)
 
     def remember_question(self, row: Row) -> Row:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,10 +22,21 @@ _COUNT_BITS = 24
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A fact in one version, as a run holds it. ``value`` is JSON; version 0: it was not known."""
+
+    value: Any
+    version: int
+
+
+_NOTHING: Mapping[str, Known] = MappingProxyType({})
+
+
 class Place:
     """One task's (or one step body's) position in a run."""
 
-    __slots__ = ("attempt", "born", "branch", "counts", "execution", "item", "parent", "refused")
+    __slots__ = ("attempt", "born", "branch", "counts", "execution", "facts", "item", "parent", "refused")
 
     def __init__(
         self,
@@ -33,12 +46,16 @@ class Place:
         parent: Place | None = None,
         attempt: Attempt | None = None,
         item: Any = None,
+        facts: Mapping[str, Known] | None = None,
     ) -> None:
         self.execution = execution
         self.branch = branch
         self.parent = parent  # the creating task's place, if the counts go on from there
         self.attempt = attempt  # set inside a step's body
         self.item = item  # what a map's branch works on, for people
+        # What this run itself has found out about its client, as far as it is visible here: a task sees what was so when it was
+        # created, and what its own code did since. Never changed in place: it is shared with the tasks it was handed to.
+        self.facts: Mapping[str, Known] = facts if facts is not None else parent.facts if parent is not None else _NOTHING
         self.refused = 0  # durable calls made here while the run is being put away
         self.born = execution.tick
         self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
@@ -74,10 +91,25 @@ class Place:
             born, place = min(born, place.born), place.parent
         return 0
 
+    def found_out(self, key: str, known: Known) -> None:
+        """The run itself said (or was told) what a fact is: whatever its code asks here from now on sees that."""
+        before = self.facts.get(key)
+        if before is None or before.version <= known.version:
+            self.facts = {**self.facts, key: known}
+
+    def learn_from(self, other: Place) -> None:
+        """What was found out elsewhere is known here, too: the newer version of each fact."""
+        if other.facts is not self.facts:
+            for key, known in other.facts.items():
+                self.found_out(key, known)
+
     def give_back(self) -> None:
         """The task ended: its creator goes on from the larger of both counts."""
         parent = self.parent
-        if parent is None or not self.counts:
+        if parent is None:
+            return
+        parent.learn_from(self)
+        if not self.counts:
             return
         self.execution.tick += 1
         for base, mine in self.counts.items():

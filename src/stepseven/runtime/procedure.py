@@ -14,6 +14,7 @@ from stepseven.errors import NotRecordable
 from stepseven.model import Limits
 from stepseven.runtime.binding import hints_of
 from stepseven.runtime.declared import source_digest
+from stepseven.runtime.loader import loader_of
 from stepseven.store.codec import Typed, canonical
 
 P = ParamSpec("P")
@@ -50,6 +51,8 @@ class Workflow(Generic[P, R]):
         self.fn = fn
         self.settings = options
         self.name = options.name
+        self.loader = loader_of(options.name, options.client_record)
+        _check_requires(options)
         self._signature = inspect.signature(fn)
         names = list(self._signature.parameters)
         if not names:
@@ -59,6 +62,11 @@ class Workflow(Generic[P, R]):
                 raise TypeError(f"workflow {options.name!r}: {parameter}: inputs are stored by name, so each needs one")
         self.parameter_names = tuple(names[1:])
         registry[options.name] = self
+
+    def parameters(self) -> tuple[tuple[str, ...], bool]:
+        """The names of its inputs, and whether it takes any others (``**inputs``)."""
+        rest = {n for n, p in self._signature.parameters.items() if p.kind is p.VAR_KEYWORD}
+        return tuple(n for n in self.parameter_names if n not in rest), bool(rest)
 
     @functools.cached_property
     def typed(self) -> Typed:
@@ -103,6 +111,19 @@ class Workflow(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _check_requires(o: WorkflowOptions) -> None:
+    """Refuse what cannot be the name of a fact, now and not when the first run starts."""
+    from stepseven.runtime.facts import checked_key  # which stands above this module
+
+    for i, name in enumerate(o.requires):
+        try:
+            checked_key(name)
+        except ValueError as error:
+            raise ValueError(f"workflow {o.name!r}: requires=: {error}") from error
+        if name in o.requires[:i]:
+            raise ValueError(f"workflow {o.name!r}: requires= names {name!r} twice")
 
 
 def _input(typed: Typed, value: Any) -> str:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
-from stepseven.errors import NotRecordable, StepFailed
+from stepseven.errors import NotRecordable, Refused, StepFailed
 from stepseven.model import EffectKind
-from stepseven.runtime import asking, ceilings, trouble
+from stepseven.runtime import asking, ceilings, remembering, trouble
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.binding import call_bound, is_async, passed
 from stepseven.runtime.calls import Call, changed_argument
@@ -18,6 +19,7 @@ from stepseven.runtime.place import Place, place
 from stepseven.runtime.waits import STEP_CODE, Flight
 from stepseven.store.artifacts import content_hash
 from stepseven.store.codec import free_text, guard
+from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.state import Record
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ async def read(ex: Execution, call: Call) -> Any:
     flight = ex.flights[key] = Flight()
     ex.store.enter()
     try:
-        limited = ex.limits is not None
+        limited = ex.limits is not None or bool(ex.above)
         if o.cost is not None or key in ex.attempts or (limited and not room(ex)):
             return await trouble.persist(ex, call)
         started_us = ex.now_us()
@@ -74,7 +76,8 @@ async def read(ex: Execution, call: Call) -> Any:
         except Exception as error:  # noqa: BLE001 - classified and recorded
             failed = error
         else:
-            await ex.append(record, durable=record.usd is not None, text=text)
+            fact = None if o.remember is None else remembering.fact_of(ex, call, text)
+            await ex.append(record, durable=record.usd is not None or fact is not None, text=text, fact=fact)
             return value
         finally:
             if limited:
@@ -91,6 +94,8 @@ async def read(ex: Execution, call: Call) -> Any:
 def room(ex: Execution) -> bool:
     """Whether no ceiling is near, so that a step without a declared cost need not look closer."""
     most = ex.limits
+    if ex.above or ex.kin:  # other runs spend from the same
+        return False
     return most is None or (
         not ex.questions  # a ceiling may be waited for, or raised
         and most.client_usd_per_day is None  # only the store knows
@@ -147,6 +152,8 @@ def value_of(ex: Execution, call: Call, record: Record) -> Any:
         StepFailed: the step failed for good, and still has.
         NotRecordable: the stored result cannot be rebuilt; names the field.
     """
+    if record.state == "failed" and record.why == REFUSED:
+        raise Refused(record.name, record.summary or "refused")
     if record.state == "failed":
         raise StepFailed(record.name, record.summary or "it failed", kind=record.why or "fixable")
     if record.state == "skipped":
@@ -196,7 +203,8 @@ def progress_of(ex: Execution, call: Call) -> Callable[[str], None] | None:
 
 async def run_once(ex: Execution, call: Call, fn: Callable[..., Any], attempt: Attempt) -> Any:
     """Run a step's function once, in its own place, within its time."""
-    inner = Place(ex, call.inner_branch(), attempt=attempt, item=call.place.item)
+    here = place.get() or call.place
+    inner = Place(ex, call.inner_branch(), attempt=attempt, item=call.place.item, facts=here.facts)
     token = place.set(inner)
     try:
         timeout = call.step.settings.timeout
@@ -262,10 +270,15 @@ def made(  # noqa: PLR0913 - a record has that many sides
         effect=None if o.effect is EffectKind.READ else o.effect.value,
         inputs=None if call.key[2].startswith(call.digest) else call.digest, args=call.args(),
         summary=None if o.summary is None else summary_of(call, back), approach=approach,
-        why=why_again(ex, call, kept) if ex.resumed else None, usd=uusd, tokens=attempt.tokens,
+        why=why_again(ex, call, kept) if ex.resumed else None, facts=facts_of(attempt), usd=uusd, tokens=attempt.tokens,
         started_us=started_us, ended_us=ex.now_us(),
     )  # fmt: skip
     return record, kept, back
+
+
+def facts_of(attempt: Attempt) -> str | None:
+    """Which facts a step's code read, as its record keeps it: ``{key: version}``, 0 for one that was not known."""
+    return json.dumps({key: known.version for key, known in attempt.facts.items()}) if attempt.facts else None
 
 
 def summary_of(call: Call, value: Any) -> str | None:

@@ -20,7 +20,7 @@ from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Retryable, StepsevenError, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, WaitingFor
-from stepseven.runtime import asking, ceilings, clash, doubt, reading, trouble, writing
+from stepseven.runtime import approving, asking, ceilings, clash, doubt, reading, trouble, writing
 from stepseven.runtime.binding import is_async, start_plain
 from stepseven.runtime.declared import WRITE_TIMEOUT_S
 from stepseven.runtime.place import Place, place
@@ -98,6 +98,7 @@ class Send:
     seconds: float
     started_us: int
     inner: Place  # where the step's code stands
+    bound: dict[str, Any]  # what it is called with: the call's arguments, as a person may have edited them
 
 
 # -- the claim ----------------------------------------------------------------------------------------------------------
@@ -108,13 +109,19 @@ async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy
     same = await clash.after_change(ex, call)
     if same is not None:
         return same
+    approved = approving.standing(ex, call) if approving.needed(call) else None
+    if approved is not None:
+        intent = replace(intent, approved=approved.arguments)
     reserved = await ceilings.reserve(ex, call)
     try:
-        found = await _uninterrupted(ex, lambda caller: _claim_then_send(ex, call, intent, move, promise, caller))
+        found = await _uninterrupted(ex, lambda caller: _claim_then_send(ex, call, intent, move, promise, caller, approved))
     finally:
         ceilings.free(ex, reserved)
     if isinstance(found, Sent):
         return found
+    if found.verdict is Verdict.PROPOSE:
+        await approving.propose(ex, call)
+        return Sent()
     if found.verdict is Verdict.REUSE:
         return Sent(done=True, value=await writing.reuse(ex, call, found))
     if found.verdict is Verdict.BUSY:
@@ -144,8 +151,14 @@ async def _uninterrupted(ex: Execution, work: Callable[[Caller], Coroutine[Any, 
     return task.result()
 
 
-async def _claim_then_send(
-    ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None, caller: Caller
+async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all that was decided about it
+    ex: Execution,
+    call: Call,
+    intent: Intent,
+    move: policy.Try,
+    promise: Claim | None,
+    caller: Caller,
+    approved: approving.Approved | None,
 ) -> Sent | Claim:
     claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)
     wanted = replace(intent, timeout_us=0) if looking else intent  # nothing is sent under it before the look
@@ -169,7 +182,7 @@ async def _claim_then_send(
         return Sent(doubt=claim, proven=True)
     if promise is not None:
         move = replace(move, approach=doubt.last_approach(ex, call))  # a promise is about what was sent
-    return await _send(ex, call, intent, claim, move)
+    return await _send(ex, call, intent, claim, move, approved)
 
 
 def _looks_first(ex: Execution, call: Call) -> bool:
@@ -192,10 +205,14 @@ async def busy(ex: Execution, call: Call) -> None:
 # -- the send -----------------------------------------------------------------------------------------------------------
 
 
-async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try) -> Sent:
+async def _send(
+    ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try, approved: approving.Approved | None
+) -> Sent:
     """Run the step's code once, and write down what became of it."""
-    seconds = call.step.settings.timeout_s or WRITE_TIMEOUT_S
-    send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), Place(ex, call.inner_branch(), item=call.place.item))
+    seconds, bound = call.step.settings.timeout_s or WRITE_TIMEOUT_S, call.bound if approved is None else approved.bound
+    here = place.get() or call.place
+    inner = Place(ex, call.inner_branch(), item=call.place.item, facts=here.facts)
+    send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), inner, bound)
     ends = ex.edge.since_boot() + seconds
 
     def lost() -> str | None:
@@ -226,8 +243,9 @@ async def _send(ex: Execution, call: Call, intent: Intent, claim: Claim, move: p
     if error is None:
         try:
             done = await writing.settled(
-                ex, call, claim, value, attempt=attempt, started_us=send.started_us, approach=move.approach
-            )
+                ex, call, claim, value, attempt=attempt, started_us=send.started_us, approach=move.approach,
+                why=None if approved is None else approved.told,
+            )  # fmt: skip
         except writing.Unkept:  # it is settled; a person is asked for the value, by the caller and not in here
             return Sent(doubt=claim)
         return Sent(done=True, value=done)
@@ -247,7 +265,7 @@ def _start(send: Send) -> asyncio.Future[Any]:
     in_flight, claim_id = send.ex.services.worker.in_flight, send.claim.claim_id
     token = place.set(send.inner)
     try:
-        running = start_plain(watched, send.call.bound)
+        running = start_plain(watched, send.bound)
     finally:
         place.reset(token)
     in_flight.add(claim_id)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
@@ -19,6 +19,14 @@ from stepseven.transitions.runs import LEASE_US, Watch
 BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
 SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
+
+
+class Housekeeping(Protocol):
+    """What is done in small slices while a worker is at work."""
+
+    def tick(self, wait: Callable[[float], bool]) -> None:
+        """A slice. *wait* rests for so many seconds, and says whether to stop. Never raises."""
+        ...
 
 
 class Worker:
@@ -35,6 +43,7 @@ class Worker:
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int], None] | None = None
+        self.housekeeping: Housekeeping | None = None  # done between two beats
         self._seen: dict[str, tuple[int, float]] = {}  # other workers: their last beat, and since when it is the last
         self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
@@ -67,6 +76,13 @@ class Worker:
     def _beat_loop(self) -> None:
         while not self._stop.wait(BEAT_S):
             self.beat()
+            if self.housekeeping is not None:
+                self.housekeeping.tick(self._stop.wait)
+
+    @property
+    def beating(self) -> bool:
+        """Whether this process has executed runs."""
+        return self._thread is not None
 
     def beat(self) -> None:
         """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
@@ -167,6 +183,16 @@ def _process(row: Row) -> Process:
     return Process(host=row["host"], boot=row["boot"], pid=row["pid"], started=row["started"])
 
 
+async def _undriven(run_id: str, workflow: Any, recovery: bool) -> Row:  # noqa: FBT001
+    """Stands for a driver where there is none."""
+    raise AssertionError(run_id, workflow, recovery)
+
+
+def _unhalted(run_id: str, why: str) -> None:
+    """Stands for a driver where there is none: nothing is in memory."""
+    del run_id, why
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     """Everything an execution needs from outside."""
@@ -178,6 +204,10 @@ class Services:
     durability: Literal["effects", "full"] = "effects"
     limits: Limits | None = None
     classify: tuple[Callable[[BaseException], Any], ...] = ()
+    #: run id, its workflow, whether it is a recovery: drives it as far as it gets
+    drive: Callable[[str, Any, bool], Coroutine[Any, Any, Row]] = _undriven
+    halt: Callable[[str, str], None] = _unhalted  # run id, why: it was asked to stop
+    executions: dict[int, Any] = field(default_factory=dict)  # run no -> its execution, while it is in memory
     watchers: list[Callable[[str, str, dict[str, Any]], None]] = field(default_factory=list)  # run id, what, details
 
     def tell(self, run_id: str, what: str, **details: Any) -> None:

@@ -15,7 +15,7 @@ from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
 from stepseven.errors import AlreadyDone, Conflict, NotYet
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
-from stepseven.runtime import asking, ceilings, choices, reading
+from stepseven.runtime import asking, ceilings, choices, reading, remembering
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
 from stepseven.store.codec import free_text
@@ -69,9 +69,14 @@ async def before(ex: Execution, call: Call, move: policy.Try) -> None:
         await withdraw(ex, move.withdraw)
         if call.place.item is not None:
             await call.place.item.mended(ex, move.withdraw)
-    await ex.until(move.not_before_us, f"the next try of {call.step.name}")
-    if move.wants_fact is not None:
-        await asking.wait_for_fact(ex, call.step.name, move.wants_fact)
+    if not move.looks and move.wants_fact is None:
+        await ex.until(move.not_before_us, f"the next try of {call.step.name}")
+        return
+    async with asking.aside(ex, call):  # a person said to wait, for nobody knows how long: others may have the place
+        what = f"the next look whether {asking.resource_of(ex, call)} answers, by {call.step.name}"
+        await ex.until(move.not_before_us, what if move.looks else f"the next try of {call.step.name}")
+        if move.wants_fact is not None:
+            await asking.wait_for_fact(ex, call.step.name, move.wants_fact)
 
 
 async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
@@ -100,7 +105,9 @@ async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, An
         await _interrupted(ex, call, begun, attempt)
         raise
     else:
-        await ex.append(record, durable=begun is not None or bool(record.usd), begun=begun, text=text)
+        fact = remembering.fact_of(ex, call, text)
+        durable = begun is not None or bool(record.usd) or fact is not None
+        await ex.append(record, durable=durable, begun=begun, text=text, fact=fact)
         return True, value
     await failed(ex, call, failure, attempt, started_us, move.approach, begun=begun)
     return False, None
@@ -230,15 +237,16 @@ def attempt_row(  # noqa: PLR0913, PLR0917 - what is known of a try
 
     o = call.step.settings
     put_off = verdict.handling is Handling.DEFERRAL
-    deferred = put_off and _believed(ex, call, verdict, started_us)
+    silent = _still_silent(ex, call, verdict)
+    deferred = silent or (put_off and _believed(ex, call, verdict, started_us))
     again = approach is None and attempt.number > 1 and not attempt.looked
     reason = verdict.reason if not verdict.narrow else f"{verdict.reason} (ask for less)"
     declared = to_micro(o.cost.usd) if o.cost is not None and not deferred else None  # "not now" was not served
     details = {
-        "text": failure_text(error), "status": verdict.status, "narrow": verdict.narrow, "needs": verdict.needs,
+        "text": "" if silent else failure_text(error), "status": verdict.status, "narrow": verdict.narrow, "needs": verdict.needs,
         "retry_after_us": (verdict.retry_after_us or 0) if put_off and not deferred else verdict.retry_after_us,
         "ask": free_text(verdict.ask) if verdict.ask is not None else None, "proof": verdict.proof.value,
-        "input": choices.blames_input(error, verdict.status),
+        "input": choices.blames_input(error, verdict.status), "ours": choices.certainly_input(error, verdict.status),
     }  # fmt: skip
     row = blank_attempt(call, next_n(ex, call), started_us)
     row.update(
@@ -248,6 +256,14 @@ def attempt_row(  # noqa: PLR0913, PLR0917 - what is known of a try
         usd=attempt.uusd if attempt.uusd is not None else declared, tokens=attempt.tokens,
     )  # fmt: skip
     return row
+
+
+def _still_silent(ex: Execution, call: Call, verdict: Verdict) -> bool:
+    """Whether this is what a person waits through until the resource answers."""
+    asked = tuple(_asked(ex, q) for q in asking.about_failure(ex, call))
+    past = tuple(_past(r) for r in tries(ex, call) if r["outcome"] is not None)
+    signature = free_text(verdict.signature, 300)
+    return policy.still_silent(asked, past, signature=signature, ended_us=ex.now_us())
 
 
 def _believed(ex: Execution, call: Call, verdict: Verdict, started_us: int) -> bool:

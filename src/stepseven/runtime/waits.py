@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from stepseven.model import WaitingFor
+from stepseven.transitions.children import Seen
 
 TICK_S = 0.1
 
@@ -28,6 +29,8 @@ class DurableWait:
     what: str
     until_us: int | None = None
     question_id: str | None = None
+    child: Seen | None = None  # a run that this one started
+    fact: str | None = None  # it ends when this is known about the client
 
 
 class Standing(StrEnum):

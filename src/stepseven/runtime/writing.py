@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
-from stepseven.model import EffectKind, QuestionKind, to_micro
-from stepseven.runtime import asking, choices, clash, doubt, reading, sending, trouble
+from stepseven.model import QuestionKind, to_micro
+from stepseven.runtime import approving, asking, choices, clash, doubt, reading, remembering, sending, trouble
 from stepseven.runtime.attempt import Attempt
-from stepseven.store.codec import free_text
+from stepseven.store.codec import digest, free_text
 from stepseven.transitions import effects, steps
 from stepseven.transitions.effects import REFUSED_RESULT, Claim, Intent, Verdict
+from stepseven.transitions.questions import REFUSED
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.declared import Step, StepOptions
+    from stepseven.runtime.declared import StepOptions
     from stepseven.runtime.execution import Execution
     from stepseven.transitions.state import Record
 
@@ -33,26 +34,13 @@ class Unkept(Exception):
     """It was done and is settled, but what came back could not be kept."""
 
 
-def refuse_irreversible(step: Step[Any, Any]) -> None:
-    """Say at the call what this version cannot do.
-
-    Raises:
-        StepsevenError: the step is irreversible. Nothing was done.
-    """
-    if step.settings.effect is EffectKind.IRREVERSIBLE:
-        raise StepsevenError(
-            f"step {step.name!r} has effect='irreversible', and steps that are approved first come with a later release of "
-            "stepseven: nothing was done; ask with run.ask() before a step with effect='write' until then"
-        )
-
-
 async def write(ex: Execution, call: Call) -> Any:
     """The result of a write step."""
     reading.as_named_before(ex, call)
     intent = await _as_named_before(ex, intent_of(ex, call), call.step.settings)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
-        record = _record_of(ex, call)
+        record = record_of(ex, call)
         if record is not None:
             value = reading.value_of(ex, call, record)
             if value is not reading._MISSING:  # noqa: SLF001 - else its artifact is gone: the receipt is the same text
@@ -75,11 +63,13 @@ async def write(ex: Execution, call: Call) -> Any:
             ex.free_lane(lane)
 
 
-def _record_of(ex: Execution, call: Call) -> Record | None:
+def record_of(ex: Execution, call: Call) -> Record | None:
     """The record that answers the call: with these inputs, whatever the same key was used for since."""
     record = ex.records.get(call.key)
-    if record is None or record.inputs == call.digest or record.state != "done":
+    if record is None or record.inputs == call.digest:
         return record
+    if record.state != "done":  # a refusal is about what was proposed then
+        return None if record.state == "failed" and record.why == REFUSED else record
     older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.state == "done")
     return next((r for r in older if r.inputs == call.digest), None)
 
@@ -91,7 +81,7 @@ def intent_of(ex: Execution, call: Call) -> Intent:
     return Intent(
         scope=o.scope, scope_id=ex.hold.client_id if o.scope == "client" else ex.hold.root_id, name=o.effect_name or o.name,
         key=key, step=o.name, branch=call.branch, inputs=call.digest, arguments=call.arguments(),
-        timeout_us=round((o.timeout_s or 0) * 1e6),
+        timeout_us=round((o.timeout_s or 0) * 1e6), proposed=approving.needed(call), undo_module=call.step.undo_module,
     )  # fmt: skip
 
 
@@ -155,12 +145,26 @@ async def _otherwise(ex: Execution, call: Call, intent: Intent, move: policy.Mov
 
 async def _done_by_hand(ex: Execution, call: Call, intent: Intent, move: policy.Obey) -> tuple[bool, Any]:
     """A person did it, or knows the result: that is the receipt, unless there is one by now."""
-    claim_id = ex.edge.new_id("c")
+    given, by = call.step.typed.validate_python(choices.given_by(move)), move.by or "a person"
+    record, text, back = reading.made(ex, call, given, Attempt(), ex.now_us(), approach=BY_HAND, judged=True)
+    record.effect, record.inputs, record.usd = call.step.settings.effect.value, call.digest, None
+    record.why = f"given by {by}"
+    artifact, fact = ex.artifact_of(text), remembering.fact_of(ex, call, text, by)
+    record.result, record.artifact = (text, None) if artifact is None else (None, artifact.hash)
+    claim_id, told = ex.edge.new_id("c"), replace(intent, proposed=False)  # a person's own deed needs no other's word
+    now = ex.now_us()
 
-    def unit(tx: Any) -> Claim:
-        return effects.claim(tx, ex.hold, intent, claim_id, ex.now_us(), proven_dead=ex.services.worker.dead_workers(tx))
+    def unit(tx: Any) -> Claim:  # all at once: a claim that stands alone after a crash would look like a send nobody saw end
+        claim = effects.claim(tx, ex.hold, told, claim_id, now, proven_dead=ex.services.worker.dead_workers(tx))
+        if claim.verdict in (Verdict.GO, Verdict.UNKNOWN):
+            effects.settle(tx, claim.claim_id, text, now)
+            steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
+            remembering.learn(tx, ex, fact, anew=True, now_us=now)
+        elif claim.verdict is Verdict.REUSE and move.choice == "by_hand":
+            effects.done_twice(tx, claim.claim_id, text, _twice_id(ex, claim), now)
+        return claim
 
-    claim: Claim = await ex.write(unit, durable=True)
+    claim: Claim = await ex.write(unit, durable=True, then=lambda c: _keep_settled(ex, record, c))
     if claim.verdict is Verdict.BUSY:
         await sending.busy(ex, call)
         return False, None
@@ -169,7 +173,18 @@ async def _done_by_hand(ex: Execution, call: Call, intent: Intent, move: policy.
         return sent.done, sent.value
     if claim.verdict is Verdict.REUSE:
         return True, await reuse(ex, call, claim)
-    return True, await settled_by_hand(ex, call, claim, choices.given_by(move), move.by)
+    ex.tell_step(record)
+    return True, back
+
+
+def _keep_settled(ex: Execution, record: Record, claim: Claim) -> None:
+    if claim.verdict in (Verdict.GO, Verdict.UNKNOWN):
+        ex.keep(record)
+
+
+def _twice_id(ex: Execution, claim: Claim) -> str:
+    """The id of the question about this run's deed by hand beside the claim: the same after a crash."""
+    return f"q_{digest(f'{claim.claim_id} by hand in {ex.hold.run_id}')}"
 
 
 # -- the receipt ----------------------------------------------------------------------------------------------------------
@@ -185,6 +200,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
     started_us: int,
     approach: str | None = None,
     why: str | None = None,
+    by: str | None = None,
 ) -> Any:
     """Write the receipt and the record, in one commit. A result that is refused did happen all the same.
 
@@ -197,6 +213,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         started_us: when that began.
         approach: how it was done.
         why: where the value comes from, if not from the step's code.
+        by: the person who gave it, if one did.
 
     Returns:
         The value as it is on record.
@@ -219,11 +236,12 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         record.usd = None  # what it cost is in the row of the try that did it
     artifact = ex.artifact_of(text)
     record.result, record.artifact = (text, None) if artifact is None else (None, artifact.hash)
-    now = record.ended_us or ex.now_us()
+    now, fact = record.ended_us or ex.now_us(), remembering.fact_of(ex, call, text, by)
 
     def both(tx: Any) -> None:
         _keep(tx, ex, claim, text, attempt)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
+        remembering.learn(tx, ex, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
 
     try:
         await ex.write(both, durable=True, then=lambda _: ex.keep(record))
@@ -302,7 +320,7 @@ async def settled_by_hand(ex: Execution, call: Call, claim: Claim, given: Any, b
         await ex.store.write(lambda tx: effects.settle(tx, claim.claim_id, receipt, ex.now_us()), durable=True)
         return await missing_receipt(ex, call, claim, told)
     why = f"given by {by or 'a person'}"
-    return await settled(ex, call, claim, value, started_us=claim.claimed_us, approach=BY_HAND, why=why)
+    return await settled(ex, call, claim, value, started_us=claim.claimed_us, approach=BY_HAND, why=why, by=by or "a person")
 
 
 async def reuse(ex: Execution, call: Call, claim: Claim) -> Any:
@@ -330,7 +348,8 @@ async def missing_receipt(ex: Execution, call: Call, claim: Claim, why: str) -> 
                 why, row = f"what was given does not fit: {misfit}", None
             else:
                 why = f"given by {row['answered_by'] or 'a person'}"
-                return await settled(ex, call, claim, value, started_us=ex.now_us(), approach=BY_HAND, why=why)
+                by = row["answered_by"] or "a person"
+                return await settled(ex, call, claim, value, started_us=ex.now_us(), approach=BY_HAND, why=why, by=by)
         await asking.answered(ex, call, row or await _ask_for_receipt(ex, call, claim, why))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable
 from inspect import Parameter
@@ -9,6 +10,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from stepseven.errors import NotRecordable
+
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 # The type checkers take NewType for a statement; here it only keeps pydantic from refusing ``config`` for a class.
 _renamed: Callable[[str, Any], Any] = typing.NewType
@@ -83,8 +86,28 @@ def _build(annotation: Any) -> Adapter:
         load=lambda text: read(text, by_alias=False, by_name=True),
         load_given=lambda text: read(text, by_alias=True, by_name=True),
         check=adapter.validator.validate_python,
-        schema=lambda: adapter.json_schema(by_alias=False),
+        schema=lambda: adapter.json_schema(by_alias=False, schema_generator=_schema_generator()),
     )
+
+
+@functools.cache
+def _schema_generator() -> Any:
+    """Pydantic's own, but for decimal numbers given as texts: their form and their bounds are said, too."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Exact(GenerateJsonSchema):
+        def decimal_schema(self, schema: Any) -> Any:
+            made = super().decimal_schema(schema)
+            forms = made.get("anyOf", [])
+            number: dict[str, Any] = next((f for f in forms if f.get("type") == "number"), {})
+            bounds = {name: number[name] for name in _BOUNDS if name in number}
+            for form in forms:
+                if form.get("type") == "string":
+                    form.pop("pattern", None)  # of the number's sign and digits: the format says the same, readably
+                    form.update(bounds, format="decimal")
+            return made
+
+    return Exact
 
 
 def _modern(annotation: Any) -> Any:

@@ -53,6 +53,18 @@ class Store(Protocol):
         """The same as ``write``, blocking, from any thread."""
         ...
 
+    def erase(self, unit: Callable[[Tx], T]) -> T:
+        """``write_now``, durable; what it deletes is overwritten where it stood, as far as the database can."""
+        ...
+
+    def compact(self) -> int:
+        """Give unused space back to the disk, with every older copy of what was deleted; the bytes given back. Others wait.
+
+        Raises:
+            StoreUnavailable: somebody else uses it, or the disk has no room; nothing is lost, try again later.
+        """
+        ...
+
     def append_now(self, statement: str, values: Values, *, durable: bool) -> bool | None:
         """Try to execute one inserting statement at once: whether it wrote a row, or ``None``: it has to queue (``append``)."""
         ...

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable
 from stepseven.store._disk import Disk
+from stepseven.store._space import compacted, erased
 from stepseven.store._trouble import busy, cannot_open, explain
 from stepseven.store.base import Row, Tx, Values
 from stepseven.store.dialect import SQLITE
@@ -259,6 +260,16 @@ class SqliteStore:
             except sqlite3.Error as error:
                 raise explain(self.url, self.path, error) from error
             return self._finish_alone(unit)
+
+    def erase(self, unit: Callable[[Tx], T]) -> T:
+        """``write_now``, with what it deletes overwritten in the file; ``compact`` removes the copies in the log."""
+        with self._lock:
+            return erased(self, unit)
+
+    def compact(self) -> int:
+        """Give unused space back to the disk, and empty the log. Everybody else waits meanwhile."""
+        with self._lock, contextlib.nullcontext() if self.memory else self._read_lock:
+            return compacted(self)
 
     def _begin_once(self, durable: bool) -> bool:  # noqa: FBT001
         try:

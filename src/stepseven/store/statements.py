@@ -25,9 +25,14 @@ class Statements:
     # clients and facts
     insert_client: str
     client: str
+    clients_page: str
+    set_client_status: str
     fact: str
     fact_history: str
+    facts_of_client: str
     insert_fact: str
+    renew_fact: str
+    wake_for_fact: str
     # runs
     insert_run: str
     run_by_id: str
@@ -45,6 +50,10 @@ class Statements:
     runs_page: str
     spend: str
     client_spend: str
+    children: str
+    unrecorded_children: str
+    descendants: str
+    family_questions: str
     checkpoint: str
     run_info: str
     # records
@@ -62,6 +71,7 @@ class Statements:
     guard_effect: str
     effect: str
     effect_of_inputs: str
+    effect_standing: str
     insert_claim: str
     retry_claim: str
     settle_claim: str
@@ -71,12 +81,17 @@ class Statements:
     claim: str
     effects: str
     unsettled: str
+    decide_undo: str
+    mark_undone: str
+    to_undo: str
+    undo_run: str
     # questions
     insert_question: str
     question: str
     questions_of_run: str
     questions_page: str
     open_question_ids: str
+    open_required: str
     answer_question: str
     answer_folded: str
     close_question: str
@@ -84,6 +99,17 @@ class Statements:
     fold_question: str
     retell_question: str
     copy_questions: str
+    # what a run finds of those before it
+    previous_run: str
+    latest_results: str
+    fact_uses: str
+    facts_by_run: str
+    fact_version: str
+    facts_since: str
+    decisions_since: str
+    runs_since: str
+    client_failures: str
+    client_open_questions: str
     # workers, artifacts, the store
     insert_worker: str
     beat: str
@@ -95,12 +121,52 @@ class Statements:
     artifact: str
     store: str
     sizes: str
+    # keeping it small, and forgetting
+    prunable: str
+    guard_prune: str
+    keep_document: str
+    prune_steps: str
+    drop_step: str
+    slim_step: str
+    add_spend: str
+    set_spend: str
+    bare_attempt: str
+    drop_try: str
+    slim_attempts: str
+    slim_questions: str
+    drop_events: str
+    drop_waits: str
+    finish_prune: str
+    drop_artifact: str
+    idle_artifacts: str
+    prune_due: str
+    prune_done: str
+    runs_of_client: str
+    open_runs: str
+    unsettled_of_client: str
+    forget_facts: str
+    forget_memory: str
+    forget_deliveries: str
+    forget_incidents: str
+    forget_occurrences: str
+    forget_questions: str
+    forget_recoveries: str
+    forget_attempts: str
+    bare_step: str
+    effect_keys: str
+    bare_effect: str
+    bare_run: str
+    bare_client: str
+    memory_of_client: str
+    events_of_run: str
+    deliveries_of_run: str
+    recoveries_of_run: str
 
 
 #: What ``append_step`` takes, in its order; then the run's number, fence and owner.
 RECORD_COLUMNS = (
     "id", "branch", "name", "key", "generation", "state", "effect", "inputs", "args", "result", "artifact", "summary",
-    "approach", "why", "usd", "tokens", "started_us", "ended_us",
+    "approach", "why", "facts", "usd", "tokens", "started_us", "ended_us",
 )  # fmt: skip
 #: The same of ``append_read``: a read step that simply succeeded.
 READ_COLUMNS = (
@@ -108,9 +174,12 @@ READ_COLUMNS = (
 )  # fmt: skip
 _RUN_COLUMNS = """no, id, client_id, workflow, external, source_digest, status, waiting_for, reason, goal, inputs, value,
     failure, limits, root_no, parent_no, owner, fence, executions, progress, barren, executing_us, wake_us, next_step,
-    remaining, open_questions, created_us, updated_us, ended_us"""
+    remaining, open_questions, created_us, updated_us, ended_us, pruned_us, document IS NOT NULL AS shrunk"""
+_CHILD_COLUMNS = """r.no, r.id, r.client_id, r.workflow, r.status, r.waiting_for, r.reason, r.owner, r.fence, r.wake_us,
+    r.open_questions, r.next_step, r.parent_no, r.created_us, r.updated_us, r.ended_us"""
 _EFFECT_COLUMNS = """scope, scope_id, name, key, generation, claim_id, tries, owner, state, inputs, inputs_approved,
-    arguments, receipt, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, settled_us"""
+    arguments, receipt, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, settled_us, undo_module, undo_no,
+    undone_us"""
 _QUESTION_COLUMNS = """id, run_no, client_id, branch, key, n, step, kind, text, options, schema, recommendation, context,
     about, asked_seq, attempts, asked_of, remember, fallback, deadline_us, folded_into, incident_id, signature, status,
     answer, answered_by, answered_us, note, created_us"""
@@ -119,14 +188,30 @@ _QUESTION_COLUMNS = """id, run_no, client_id, branch, key, n, step, kind, text, 
 def _run_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "insert_client": f"INSERT INTO {s}client (id, status, created_us) VALUES (:id, 'active', :now) ON CONFLICT DO NOTHING",
-        "client": f"SELECT id, status, created_us FROM {s}client WHERE id = :id",
+        "client": f"SELECT id, status, created_us, note, forgotten_us FROM {s}client WHERE id = :id",
+        "clients_page": f"""SELECT c.id, c.status, c.note, c.created_us, c.forgotten_us,
+                (SELECT count(DISTINCT key) FROM {s}fact WHERE client_id = c.id) AS facts,
+                (SELECT count(*) FROM {s}run WHERE client_id = c.id) AS runs,
+                (SELECT count(*) FROM {s}run WHERE client_id = c.id
+                  AND status IN ('queued', 'running', 'waiting', 'cancelling', 'failing')) AS open_runs,
+                (SELECT coalesce(sum(open_questions), 0) FROM {s}run WHERE client_id = c.id) AS open_questions
+            FROM {s}client AS c WHERE c.id > :after AND (:id IS NULL OR c.id = :id) ORDER BY c.id LIMIT :limit""",
+        "set_client_status": f"UPDATE {s}client SET status = :status, note = :note WHERE id = :id",
         "fact": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id AND key = :key ORDER BY version DESC LIMIT 1""",
         "fact_history": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id AND key = :key ORDER BY version""",
+        "facts_of_client": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
+            WHERE client_id = :client_id ORDER BY key, version""",
         "insert_fact": f"""INSERT INTO {s}fact (client_id, key, version, value, source, run_id, set_by, set_us, valid_until_us)
             SELECT :client_id, :key, 1 + coalesce(max(version), 0), :value, :source, :run_id, :by, :now, :valid_until_us
               FROM {s}fact WHERE client_id = :client_id AND key = :key RETURNING version""",
+        "renew_fact": f"""UPDATE {s}fact SET valid_until_us = :valid_until_us
+            WHERE client_id = :client_id AND key = :key AND version = :version""",
+        # Which fact a run waits for is known to the run alone: it looks, and waits on if it was another one.
+        "wake_for_fact": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,
+                updated_us = :now
+            WHERE client_id = :client_id AND status = 'waiting' AND waiting_for = 'event' AND owner IS NULL""",
         "insert_run": f"""INSERT INTO {s}run (id, client_id, workflow, source_digest, status, goal, inputs, root_no, parent_no,
                 created_us, updated_us)
             VALUES (:id, :client_id, :workflow, :source_digest, 'queued', :goal, :inputs, :root_no, :parent_no, :now, :now)
@@ -180,12 +265,27 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 + coalesce((SELECT sum(usd) FROM {s}attempt WHERE run_no = :run_no), 0) AS uusd,
             coalesce((SELECT sum(tokens) FROM {s}step WHERE id BETWEEN :low AND :high), 0)
                 + coalesce((SELECT sum(tokens) FROM {s}attempt WHERE run_no = :run_no), 0) AS tokens""",
-        "client_spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step WHERE ended_us >= :since_us AND (id >> 24) IN
+        "client_spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step WHERE ended_us >= :since_us AND name <> 'run.start' AND (id >> 24) IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
                   AND (ended_us IS NULL OR ended_us >= :since_us))), 0)
             + coalesce((SELECT sum(usd) FROM {s}attempt WHERE started_us >= :since_us AND run_no IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
                   AND (ended_us IS NULL OR ended_us >= :since_us))), 0) AS uusd""",
+        "children": f"SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no ORDER BY r.no",
+        # The record of a child's end names it, and holds what it has cost: from then on it is counted there. When the parent
+        # is shrunk, what that record held is counted among its steps.
+        "unrecorded_children": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no
+              AND NOT EXISTS (SELECT 1 FROM {s}step AS s WHERE s.id BETWEEN :low AND :high AND s.name = 'run.start'
+                              AND s.summary = r.id)
+              AND NOT EXISTS (SELECT 1 FROM {s}run AS p WHERE p.no = :run_no AND p.pruned_us IS NOT NULL) ORDER BY r.no""",
+        "descendants": f"""WITH RECURSIVE family(no) AS (SELECT no FROM {s}run WHERE parent_no = :run_no
+                UNION ALL SELECT c.no FROM {s}run AS c JOIN family AS above ON c.parent_no = above.no)
+            SELECT {_CHILD_COLUMNS} FROM {s}run AS r JOIN family ON family.no = r.no ORDER BY r.no""",
+        "family_questions": f"""WITH RECURSIVE family(no) AS (SELECT no FROM {s}run WHERE parent_no = :run_no
+                UNION ALL SELECT c.no FROM {s}run AS c JOIN family AS above ON c.parent_no = above.no)
+            SELECT {", ".join(f"q.{c.strip()}" for c in _QUESTION_COLUMNS.split(","))}, r.id AS run_id
+              FROM family JOIN {s}run AS r ON r.no = family.no JOIN {s}question AS q ON q.run_no = r.no
+             WHERE q.status = 'open' AND q.folded_into IS NULL ORDER BY q.created_us, q.id""",
         "checkpoint": f"SELECT document FROM {s}checkpoint WHERE run_id = :id",
         "run_info": f"""SELECT run_id, client_id, workflow, status, waiting_for, open_questions_count, goal, updated_us
             FROM {s}checkpoint WHERE run_id = :id""",
@@ -206,7 +306,7 @@ def _step_statements(s: str, d: Dialect) -> dict[str, str]:
         # An untroubled read step leaves seven columns empty, and not naming them saves a quarter of the insert.
         "append_read": _append(s, d, READ_COLUMNS),
         "steps": f"""SELECT id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach,
-                why, usd, tokens, started_us, ended_us
+                why, facts, usd, tokens, started_us, ended_us
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id""",
         # The one record that changes: a map's count, while the map runs.
         "finish_map": f"""UPDATE {s}step SET state = :state, result = :result, ended_us = :now
@@ -237,24 +337,28 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "guard_effect": f"""SELECT e.scope, e.scope_id, e.name, e.key, e.generation, e.claim_id, e.tries, e.owner, e.state,
                 e.inputs, e.inputs_approved, e.arguments, e.receipt, e.run_no, e.branch, e.step, e.fence, e.client_id,
-                e.claimed_us, e.gate_until_us, e.settled_us
+                e.claimed_us, e.gate_until_us, e.settled_us, e.undo_module, e.undo_no, e.undone_us
             FROM {s}run AS r LEFT JOIN {s}effect AS e
               ON e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key
             WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner ORDER BY e.generation DESC LIMIT 1 {d.hold_row}""",
         "effect": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id AND name = :name
             AND key = :key ORDER BY generation DESC LIMIT 1""",
         "effect_of_inputs": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id
-            AND name = :name AND key = :key AND inputs = :inputs AND state = 'done' ORDER BY generation DESC LIMIT 1""",
+            AND name = :name AND key = :key AND inputs = :inputs AND state = 'done' AND undone_us IS NULL
+            ORDER BY generation DESC LIMIT 1""",
+        "effect_standing": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id
+            AND name = :name AND key = :key AND state = 'done' AND undone_us IS NULL ORDER BY generation DESC LIMIT 1""",
         "insert_claim": f"""INSERT INTO {s}effect (scope, scope_id, name, key, generation, claim_id, owner, state, inputs,
-                inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us)
+                inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, undo_module)
             VALUES (:scope, :scope_id, :name, :key, :generation, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
-                :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us)""",
+                :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module)""",
         # Another send under the same claim: only from the try that was decided upon. While an earlier send may have happened
         # the time of the first one stays: the other side honours the key from then on.
         "retry_claim": f"""UPDATE {s}effect SET state = 'claimed', tries = tries + 1, owner = :owner, fence = :fence,
                 run_no = :run_no, branch = :branch, inputs = :inputs, arguments = :arguments,
+                inputs_approved = :inputs_approved,
                 claimed_us = CASE WHEN state = 'refused' THEN :now ELSE claimed_us END,
-                gate_until_us = :gate_until_us, settled_us = NULL
+                gate_until_us = :gate_until_us, settled_us = NULL, undo_module = coalesce(:undo_module, undo_module)
             WHERE claim_id = :claim_id AND tries = :tries AND state <> 'done'""",
         "settle_claim": f"""UPDATE {s}effect SET state = 'done', receipt = :receipt, settled_us = :now
             WHERE claim_id = :claim_id AND state <> 'done'""",
@@ -267,6 +371,16 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
         "claim": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE claim_id = :claim_id",
         "effects": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE run_no = :run_no ORDER BY claimed_us",
         "unsettled": f"SELECT count(*) AS n FROM {s}effect WHERE run_no = :run_no AND state IN ('claimed', 'unknown')",
+        # From the answer on nobody else is given these receipts.
+        "decide_undo": f"""UPDATE {s}effect SET undo_no = :undo_no
+            WHERE run_no = :run_no AND state = 'done' AND undo_module IS NOT NULL AND undone_us IS NULL""",
+        # The receipt of an undo is the proof that what it is named after is gone.
+        "mark_undone": f"""UPDATE {s}effect SET undone_us = :now WHERE undone_us IS NULL AND claim_id = (
+                SELECT u.key FROM {s}effect AS u JOIN {s}run AS r ON r.no = u.run_no
+                 WHERE u.claim_id = :claim_id AND u.state = 'done' AND r.workflow = :workflow)""",
+        "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us",
+        "undo_run": f"""SELECT r.id, r.status FROM {s}effect AS e JOIN {s}run AS r ON r.no = e.undo_no
+            WHERE e.run_no = :run_no ORDER BY r.no DESC LIMIT 1""",
     }
 
 
@@ -296,6 +410,8 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
             ORDER BY q.created_us, q.id LIMIT :limit""",
         "open_question_ids": f"""SELECT id FROM {s}question WHERE status = 'open' AND folded_into IS NULL
             ORDER BY created_us DESC LIMIT 20""",
+        "open_required": f"""SELECT id, run_no, remember FROM {s}question
+            WHERE client_id = :client_id AND status = 'open' AND kind = 'required' ORDER BY created_us, id""",
         # One answer ever: only an open question takes it.
         "answer_question": f"""UPDATE {s}question SET status = 'answered', answer = :answer, answered_by = :by, note = :note,
                 answered_us = :now WHERE id = :id AND status = 'open'""",
@@ -305,15 +421,65 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
         "close_run_questions": f"""UPDATE {s}question SET status = 'withdrawn', answered_us = :now
             WHERE run_no = :run_no AND status = 'open' AND substr(key, 1, 6) <> 'twice/'""",
         "copy_questions": f"""INSERT INTO {s}question (id, run_no, client_id, branch, key, n, step, kind, text, options, schema,
-                recommendation, context, about, asked_seq, attempts, asked_of, status, answer, answered_by, answered_us, note,
-                created_us)
+                recommendation, context, about, asked_seq, attempts, asked_of, fallback, status, answer, answered_by,
+                answered_us, note, created_us)
             SELECT id || :suffix, :run_no, client_id, branch, key, n, step, kind, text, options, schema, recommendation, context,
-                about, asked_seq, attempts, asked_of, status, answer, answered_by, answered_us, note, created_us
-              FROM {s}question WHERE run_no = :from_no AND kind = 'ask' AND status = 'answered' AND asked_seq < :asked_seq""",
+                about, asked_seq, attempts, asked_of, fallback, status, answer, answered_by, answered_us, note, created_us
+              FROM {s}question WHERE run_no = :from_no AND kind IN ('ask', 'approve') AND status IN ('answered', 'expired')
+               AND asked_seq < :asked_seq""",
         # A batch's question tells of every item that was folded into it, until it is answered.
         "retell_question": f"""UPDATE {s}question SET text = :text, options = :options, recommendation = :recommendation,
                 context = :context WHERE id = :id AND status = 'open'""",
         "fold_question": f"UPDATE {s}question SET folded_into = :into WHERE id = :id AND status = 'open'",
+    }
+
+
+def _previous_statements(s: str) -> dict[str, str]:
+    fact = "key, version, value, source, run_id, set_by, set_us, valid_until_us"
+    decision = """q.text, q.kind, q.step, q.answer, q.answered_by, q.answered_us, q.note, r.id AS run_id"""
+    return {
+        # A fork repeats another run and a child is a part of one: neither is "the last time". A pruned run has its document;
+        # one without was forgotten with its client, who comes back as a new one.
+        "previous_run": f"""SELECT no, id, status, goal, inputs, value, ended_us, pruned_us FROM {s}run
+            WHERE client_id = :client_id AND workflow = :workflow AND no < :before AND status = 'done'
+              AND root_no IS NULL AND parent_no IS NULL AND (pruned_us IS NULL OR document IS NOT NULL)
+            ORDER BY no DESC LIMIT 1""",
+        "latest_results": f"""SELECT s.name, s.result, s.artifact, s.summary FROM {s}step AS s
+            JOIN (SELECT max(id) AS id FROM {s}step WHERE id BETWEEN :low AND :high AND state = 'done'
+                  AND name NOT LIKE 'run.%' AND name NOT LIKE 'client.%' GROUP BY name) AS last ON last.id = s.id
+            ORDER BY s.id DESC""",
+        "fact_uses": f"""SELECT name, key, result, facts FROM {s}step WHERE id BETWEEN :low AND :high
+            AND (name = 'client.get' OR name = 'client.found' OR facts IS NOT NULL) ORDER BY id""",
+        "facts_by_run": f"""SELECT key, max(version) AS version FROM {s}fact
+            WHERE client_id = :client_id AND run_id = :run_id GROUP BY key""",
+        "fact_version": f"""SELECT {fact} FROM {s}fact
+            WHERE client_id = :client_id AND key = :key AND version = :version""",
+        # The newest version that the asking run did not set itself, against the newest one of that time.
+        "facts_since": f"""SELECT f.key, f.version, f.value, f.source, f.set_us, o.version AS old_version, o.value AS old_value
+            FROM {s}fact AS f LEFT JOIN {s}fact AS o ON o.client_id = f.client_id AND o.key = f.key AND o.version = (
+                SELECT max(w.version) FROM {s}fact AS w
+                 WHERE w.client_id = f.client_id AND w.key = f.key AND w.set_us <= :since_us)
+            WHERE f.client_id = :client_id AND f.set_us > :since_us AND f.version = (
+                SELECT max(n.version) FROM {s}fact AS n
+                 WHERE n.client_id = f.client_id AND n.key = f.key AND coalesce(n.run_id, '') <> :run_id)
+              AND (o.value IS NULL OR o.value <> f.value) ORDER BY f.set_us DESC, f.key""",
+        "decisions_since": f"""SELECT {decision} FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.client_id = :client_id AND q.status = 'answered' AND q.folded_into IS NULL
+              AND q.answered_us > :since_us AND q.run_no <> :run_no ORDER BY q.answered_us DESC, q.id""",
+        "runs_since": f"""SELECT id AS run_id, client_id, workflow, status, waiting_for, open_questions AS open_questions_count,
+                goal, updated_us
+            FROM {s}run WHERE client_id = :client_id AND no <> :run_no AND no <> :previous_no AND parent_no IS NULL
+              AND (created_us > :since_us OR ended_us > :since_us) ORDER BY no DESC""",
+        "client_failures": f"""SELECT a.name, a.kind, a.reason, a.approach, a.started_us, a.ended_us, r.id AS run_id
+            FROM {s}run AS r JOIN {s}attempt AS a ON a.run_no = r.no
+            WHERE r.client_id = :client_id AND (r.pruned_us IS NULL OR r.document IS NOT NULL)
+              AND (a.outcome = 'failed' OR a.outcome = 'unknown')
+              AND coalesce(a.ended_us, a.started_us) >= :since_us
+            ORDER BY coalesce(a.ended_us, a.started_us) DESC, a.run_no DESC, a.branch, a.name, a.key, a.n DESC LIMIT :limit""",
+        "client_open_questions": f"""SELECT {", ".join(f"q.{c.strip()}" for c in _QUESTION_COLUMNS.split(","))}, r.id AS run_id
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.client_id = :client_id AND q.status = 'open' AND q.folded_into IS NULL
+            ORDER BY q.created_us, q.id LIMIT :limit""",
     }
 
 
@@ -336,7 +502,91 @@ def _worker_statements(s: str) -> dict[str, str]:
         "sizes": f"""SELECT (SELECT count(*) FROM {s}run) AS runs, (SELECT count(*) FROM {s}step) AS steps,
             (SELECT count(*) FROM {s}question WHERE status = 'open' AND folded_into IS NULL) AS open_questions,
             (SELECT count(*) FROM {s}effect WHERE state IN ('claimed', 'unknown')) AS unsettled,
-            (SELECT count(*) FROM {s}client) AS clients""",
+            (SELECT count(*) FROM {s}client) AS clients, (SELECT min(created_us) FROM {s}run) AS oldest_run_us""",
+    }
+
+
+def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
+    # Never shrunk: what has not ended, what a person still has to decide, what may still happen outside, what a parent may
+    # still ask for, and the run that the next one of the client starts from (``previous_run``).
+    may = f"""r.ended_us IS NOT NULL AND r.pruned_us IS NULL AND r.ended_us <= :before_us AND r.owner IS NULL
+        AND r.status IN ('done', 'failed', 'cancelled')
+        AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.run_no = r.no AND q.status = 'open')
+        AND NOT EXISTS (SELECT 1 FROM {s}effect AS e WHERE e.run_no = r.no AND e.state IN ('claimed', 'unknown'))
+        AND NOT EXISTS (SELECT 1 FROM {s}run AS p WHERE p.no = r.parent_no AND p.ended_us IS NULL)
+        AND (r.status <> 'done' OR EXISTS (SELECT 1 FROM {s}run AS n WHERE n.client_id = r.client_id
+             AND n.workflow = r.workflow AND n.no > r.no AND n.status = 'done' AND n.root_no IS NULL AND n.parent_no IS NULL))"""
+    theirs = f"(SELECT no FROM {s}run WHERE client_id = :client_id)"
+    return {
+        "prunable": f"""SELECT r.no, r.id, r.ended_us FROM {s}run AS r
+            WHERE (r.ended_us > :after_us OR (r.ended_us = :after_us AND r.no > :after_no)) AND {may}
+            ORDER BY r.ended_us, r.no LIMIT :limit""",
+        "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may} {d.hold_row}",
+        "keep_document": f"UPDATE {s}run SET document = :document WHERE no = :run_no AND document IS NULL",
+        "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact, substr(coalesce(t.result, a.body), 1, 120) AS head,
+                coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size
+            FROM {s}step AS t LEFT JOIN {s}artifact AS a ON a.hash = t.artifact
+            WHERE t.id BETWEEN :low AND :high ORDER BY t.id""",
+        "drop_step": f"DELETE FROM {s}step WHERE id = :id RETURNING usd, tokens",
+        "slim_step": f"""UPDATE {s}step SET summary = coalesce(summary, :summary), result = NULL, args = NULL, inputs = NULL,
+                artifact = NULL, facts = NULL WHERE id = :id""",
+        "add_spend": f"""UPDATE {s}step SET usd = coalesce(usd, 0) + :usd, tokens = coalesce(tokens, 0) + :tokens
+            WHERE id = :id""",
+        "set_spend": f"UPDATE {s}step SET usd = :usd, tokens = :tokens WHERE id = :id",
+        "bare_attempt": f"""INSERT INTO {s}attempt (run_no, branch, name, key, n, outcome, usd, tokens, started_us, ended_us)
+            VALUES (:run_no, '', :name, '', 1, 'failed', :usd, :tokens, :started_us, :started_us)""",
+        "drop_try": f"""DELETE FROM {s}attempt WHERE run_no = :run_no AND branch = :branch AND name = :name AND key = :key
+            AND n = :n RETURNING usd, tokens""",
+        "slim_attempts": f"UPDATE {s}attempt SET trace = NULL, inputs = NULL, source_digest = NULL WHERE run_no = :run_no",
+        "slim_questions": f"UPDATE {s}question SET context = '{{}}', schema = NULL, about = NULL WHERE run_no = :run_no",
+        "drop_events": f"DELETE FROM {s}event WHERE run_no = :run_no",
+        "drop_waits": f"DELETE FROM {s}wait WHERE run_no = :run_no",
+        "finish_prune": f"""UPDATE {s}run SET pruned_us = :now, inputs = :inputs, remaining = NULL,
+                value = CASE WHEN length(value) <= :most THEN value END WHERE no = :run_no""",
+        # Whoever keeps a result writes both rows in one transaction, so no row of `step` means nobody.
+        "drop_artifact": f"""DELETE FROM {s}artifact WHERE hash = :hash AND (:files = 1 OR location IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = :hash)""",
+        "idle_artifacts": f"""SELECT a.hash, a.size, a.location FROM {s}artifact AS a
+            WHERE a.hash > :after AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = a.hash) ORDER BY a.hash LIMIT 500""",
+        "prune_due": f"SELECT pruned_us FROM {s}store WHERE coalesce(pruned_us, 0) < :since_us",
+        "prune_done": f"UPDATE {s}store SET pruned_us = :now",
+        "runs_of_client": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE client_id = :client_id ORDER BY no",
+        "open_runs": f"SELECT id, status FROM {s}run WHERE client_id = :client_id AND ended_us IS NULL ORDER BY no",
+        "unsettled_of_client": f"""SELECT r.id AS run_id, e.step FROM {s}run AS r JOIN {s}effect AS e ON e.run_no = r.no
+            WHERE r.client_id = :client_id AND e.state IN ('claimed', 'unknown') ORDER BY r.no""",
+        "forget_facts": f"DELETE FROM {s}fact WHERE client_id = :client_id",
+        # A namespace is the client's id, or begins with it and a "/", which no id has.
+        "forget_memory": f"""DELETE FROM {s}memory
+            WHERE namespace = :client_id OR substr(namespace, 1, length(:client_id) + 1) = :client_id || '/'""",
+        "forget_deliveries": f"""DELETE FROM {s}delivery WHERE run_no IN {theirs}
+            OR question_id IN (SELECT id FROM {s}question WHERE client_id = :client_id)""",
+        "forget_incidents": f"""UPDATE {s}incident SET text = ''
+            WHERE id IN (SELECT incident_id FROM {s}question WHERE client_id = :client_id)
+              AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.incident_id = incident.id AND q.client_id <> :client_id)""",
+        "forget_occurrences": f"UPDATE {s}occurrence SET skipped = NULL WHERE client_id = :client_id",
+        "forget_questions": f"DELETE FROM {s}question WHERE client_id = :client_id",
+        "forget_recoveries": f"DELETE FROM {s}recovery WHERE run_no = :run_no",
+        "forget_attempts": f"DELETE FROM {s}attempt WHERE run_no = :run_no",
+        # Nothing but which step it was, when, and what it cost.
+        "bare_step": f"""UPDATE {s}step SET branch = '', key = '', inputs = NULL, args = NULL, result = NULL, artifact = NULL,
+                summary = NULL, approach = NULL, why = NULL, facts = NULL WHERE id = :id""",
+        "effect_keys": f"SELECT claim_id, key FROM {s}effect WHERE run_no = :run_no AND inputs <> ''",
+        "bare_effect": f"""UPDATE {s}effect SET key = :key, inputs = '', inputs_approved = NULL, arguments = NULL, receipt = NULL,
+                branch = '' WHERE claim_id = :claim_id""",
+        "bare_run": f"""UPDATE {s}run SET inputs = '{{}}', goal = NULL, value = NULL, failure = NULL, reason = NULL,
+                limits = NULL, next_step = NULL, remaining = NULL, document = NULL, open_questions = 0, pruned_us = :now
+            WHERE no = :run_no""",
+        "bare_client": f"UPDATE {s}client SET status = 'active', note = :note, forgotten_us = :now WHERE id = :client_id",
+        "memory_of_client": f"""SELECT namespace, key, value, created_us, updated_us, expires_us FROM {s}memory
+            WHERE namespace = :client_id OR substr(namespace, 1, length(:client_id) + 1) = :client_id || '/'
+            ORDER BY namespace, key""",
+        "events_of_run": f"SELECT seq, kind, body, at_us FROM {s}event WHERE run_no = :run_no ORDER BY seq",
+        "deliveries_of_run": f"""SELECT id, question_id, person_id, channel, purpose, state, reason, created_us,
+                delivered_us
+            FROM {s}delivery WHERE run_no = :run_no OR question_id IN (SELECT id FROM {s}question WHERE run_no = :run_no)
+            ORDER BY created_us""",
+        "recoveries_of_run": f"""SELECT id, plan, chosen, by, result, created_us, ended_us FROM {s}recovery
+            WHERE run_no = :run_no ORDER BY created_us""",
     }
 
 
@@ -348,7 +598,9 @@ def statements(d: Dialect) -> Statements:
         **_step_statements(s, d),
         **_effect_statements(s, d),
         **_question_statements(s, d),
+        **_previous_statements(s),
         **_worker_statements(s),
+        **_keeping_statements(s, d),
     }
     known = {f.name for f in fields(Statements)}
     if known != set(texts):

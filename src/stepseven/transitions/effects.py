@@ -10,6 +10,7 @@ from typing import Any
 
 from stepseven.model import EffectState
 from stepseven.store.base import Row, Tx
+from stepseven.transitions.offering import UNDO, offer
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
 
@@ -30,6 +31,9 @@ class Intent:
     inputs: str
     arguments: str
     timeout_us: int
+    proposed: bool = False  # it is irreversible: only what a person approved is claimed
+    approved: str | None = None  # the arguments as approved, as JSON
+    undo_module: str | None = None  # where the code is that can take it back; nothing can
 
     def where(self) -> dict[str, str]:
         """As statement parameters."""
@@ -44,6 +48,7 @@ class Verdict(StrEnum):
     CONFLICT = "conflict"  # done with other inputs
     UNKNOWN = "unknown"  # claimed earlier, no receipt: find out
     BUSY = "busy"  # somebody live holds it: wait
+    PROPOSE = "propose"  # it may be claimed once a person has approved it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class Claim:
     state: EffectState
     inputs: str
     arguments: str | None
+    approved: str | None  # the arguments it was sent with, where a person approved them
     receipt: str | None
     owner: str | None
     run_no: int
@@ -68,12 +74,13 @@ class Claim:
 def _claim(verdict: Verdict, row: Row) -> Claim:
     return Claim(
         verdict=verdict, claim_id=row["claim_id"], generation=row["generation"], tries=row["tries"],
-        state=EffectState(row["state"]), inputs=row["inputs"], arguments=row["arguments"], receipt=row["receipt"],
-        owner=row["owner"], run_no=row["run_no"], claimed_us=row["claimed_us"], gate_until_us=row["gate_until_us"],
+        state=EffectState(row["state"]), inputs=row["inputs"], arguments=row["arguments"],
+        approved=row["inputs_approved"], receipt=row["receipt"], owner=row["owner"], run_no=row["run_no"],
+        claimed_us=row["claimed_us"], gate_until_us=row["gate_until_us"],
     )  # fmt: skip
 
 
-def claim(  # noqa: C901, PLR0911, PLR0913 - the table of DESIGN §5, one line per row; who claims what, when, and what may be known about it
+def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, one line per row; who claims what, when, and what may be known about it
     tx: Tx,
     hold: Hold,
     intent: Intent,
@@ -104,11 +111,18 @@ def claim(  # noqa: C901, PLR0911, PLR0913 - the table of DESIGN §5, one line p
         raise lost(tx, hold)
     if row["claim_id"] is None:
         return _insert(tx, hold, intent, claim_id, 1, now_us)
+    if row["undone_us"] is not None:  # taken back: what is done now is something new, unless an older one stands beside it
+        older = tx.one(tx.sql.effect_standing, intent.where())
+        if older is None:
+            return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
+        row = {**older, "generation": row["generation"]}
     state, equal = EffectState(row["state"]), row["inputs"] == intent.inputs
     if not equal:  # an earlier generation may have been just this
         earlier = tx.one(tx.sql.effect_of_inputs, {**intent.where(), "inputs": intent.inputs})
         if earlier is not None:
-            return _claim(Verdict.REUSE, earlier)
+            return _claim(Verdict.BUSY if _being_undone(tx, earlier) else Verdict.REUSE, earlier)
+    if _being_undone(tx, row):  # its receipt is about to be worth nothing
+        return _claim(Verdict.BUSY, row)
     if state is EffectState.DONE:
         if equal or same_thing(_claim(Verdict.REUSE, row), intent, hold):
             return _claim(Verdict.REUSE, row)
@@ -129,6 +143,14 @@ def claim(  # noqa: C901, PLR0911, PLR0913 - the table of DESIGN §5, one line p
 def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
     """Whether a receipt answers this call: equal inputs; over all runs of a client the key alone decides, not the wording."""
     return held.inputs == intent.inputs or (intent.scope == "client" and held.run_no != hold.run_no)
+
+
+def _being_undone(tx: Tx, row: Row) -> bool:
+    """Whether a person decided that it is taken back, and the run that does it has not ended."""
+    if row["undo_no"] is None or row["undone_us"] is not None:
+        return False
+    run = tx.one(tx.sql.run_by_no, {"no": row["undo_no"]})
+    return run is not None and run["ended_us"] is None
 
 
 def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> bool:
@@ -152,12 +174,17 @@ def _asked_about(tx: Tx, row: Row) -> list[str]:
 
 def _insert(tx: Tx, hold: Hold, intent: Intent, claim_id: str, generation: int, now_us: int) -> Claim:
     row: dict[str, Any] = {
-        **intent.where(), "generation": generation, "claim_id": claim_id, "inputs": intent.inputs, "inputs_approved": None,
+        **intent.where(), "generation": generation, "claim_id": claim_id, "inputs": intent.inputs,
+        "inputs_approved": intent.approved,
         "arguments": intent.arguments, "branch": intent.branch, "step": intent.step, "client_id": hold.client_id,
-        **hold.keys(), "now": now_us, "gate_until_us": now_us + intent.timeout_us,
+        **hold.keys(), "now": now_us, "gate_until_us": now_us + intent.timeout_us, "undo_module": intent.undo_module,
     }  # fmt: skip
-    tx.run(tx.sql.insert_claim, row)
-    return _claim(Verdict.GO, {**row, "tries": 1, "state": "claimed", "receipt": None, "claimed_us": now_us})
+    verdict = Verdict.GO
+    if intent.proposed and intent.approved is None:
+        verdict = Verdict.PROPOSE
+    else:
+        tx.run(tx.sql.insert_claim, row)
+    return _claim(verdict, {**row, "tries": 1, "state": "claimed", "receipt": None, "claimed_us": now_us})
 
 
 def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim:
@@ -166,9 +193,12 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
     Raises:
         Superseded: somebody else went on from it.
     """
+    if intent.proposed and intent.approved is None:
+        return replace(held, verdict=Verdict.PROPOSE)
     params = {
         **hold.keys(), "claim_id": held.claim_id, "tries": held.tries, "branch": intent.branch, "inputs": intent.inputs,
-        "arguments": intent.arguments, "now": now_us, "gate_until_us": now_us + intent.timeout_us,
+        "arguments": intent.arguments, "inputs_approved": intent.approved, "now": now_us,
+        "gate_until_us": now_us + intent.timeout_us, "undo_module": intent.undo_module,
     }  # fmt: skip
     if tx.one(tx.sql.guard_run, hold.keys()) is None or tx.run(tx.sql.retry_claim, params) != 1:
         raise lost(tx, hold)
@@ -179,7 +209,10 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
 
 def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:
     """Write the receipt, whoever owns the run by now. ``False``: it had one already."""
-    return tx.run(tx.sql.settle_claim, {"claim_id": claim_id, "receipt": receipt, "now": now_us}) == 1
+    settled = tx.run(tx.sql.settle_claim, {"claim_id": claim_id, "receipt": receipt, "now": now_us}) == 1
+    if settled:
+        tx.run(tx.sql.mark_undone, {"claim_id": claim_id, "workflow": UNDO, "now": now_us})
+    return settled
 
 
 def mark(tx: Tx, held: Claim, state: EffectState, now_us: int, *, gate_until_us: int | None = None) -> None:
@@ -210,6 +243,7 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
         _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since
     for asked in _asked_about(tx, row):  # nobody has to find out any more
         tx.run(tx.sql.close_question, {"id": asked, "status": "withdrawn", "now": now_us})
+    offer(tx, row["run_no"], now_us)  # where its run has ended already, it stands outside all the same
     tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
     tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": "a late answer came: ready to go on"})
 

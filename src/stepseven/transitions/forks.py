@@ -17,9 +17,11 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
 
     Raises:
         UnknownRun: there is no such run.
-        ValueError: it has no record of *from_step*.
+        ValueError: it has no record of *from_step*, or was pruned.
     """
     run = known(tx, run_id)
+    if run["pruned_us"] is not None or run["shrunk"]:
+        raise ValueError(f"run {run_id} was pruned: its results are gone, so nothing can go on from them; start a new run")
     rows = tx.all(tx.sql.steps, steps_range(run["no"]))
     cut = next((r["id"] for r in rows if r["name"] == from_step), None)
     if cut is None:

@@ -8,15 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from stepseven.decide import policy
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text
 from stepseven.store.codec import guard as secret_guard
+from stepseven.transitions import clients, family, undoing
+from stepseven.transitions.clients import Given
+from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.runs import guard
 from stepseven.transitions.state import Hold, options_of
 
+REFUSED = "refused"  # kind of a failed record: a person said no to what was proposed
 _WHOLE = 1 << 20  # characters: here nothing is cut, whoever puts a question together keeps it short
 
 
@@ -101,8 +106,13 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
     tx.run(tx.sql.answer_folded, params)
     if row["remember"] is not None:
         _remember(tx, row, stored, by, now_us)
+    if row["kind"] == QuestionKind.UNDO:
+        undoing.decided(tx, row, stored, now_us)
     tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
-    tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": f"answered by {by}: ready to go on"})
+    # A ceiling counts for what the run has started, too.
+    below = [r["no"] for r in family.live_descendants(tx, row["run_no"])] if row["kind"] == QuestionKind.LIMIT else []
+    for no in (row["run_no"], *below):
+        tx.run(tx.sql.wake_run, {"run_no": no, "now": now_us, "reason": f"answered by {by}: ready to go on"})
     answered = tx.one(tx.sql.question, {"id": question_id})
     assert answered is not None  # noqa: S101 - just updated
     return answered
@@ -111,13 +121,11 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
 def _remember(tx: Tx, row: Row, stored: str, by: str, now_us: int) -> None:
     how = json.loads(row["remember"])
     until = None if how.get("valid_us") is None else now_us + int(how["valid_us"])
-    tx.run(
-        tx.sql.insert_fact,
-        {
-            "client_id": row["client_id"], "key": how["key"], "value": stored, "source": f"answer to {row['id']}",
-            "run_id": row["run_id"], "by": by, "now": now_us, "valid_until_us": until,
-        },
+    said = Given(
+        client_id=row["client_id"], key=how["key"], value=stored, source=f"answer to {row['id']}", by=by, run_id=row["run_id"],
+        until_us=until,
     )  # fmt: skip
+    clients.learn(tx, said, now_us)
 
 
 def expire(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row:
@@ -217,7 +225,8 @@ def valid_answer(row: Row, value: Any, now_us: int) -> Any:
     need = _NEEDS.get(choice)
     if need is None:
         return choice
-    return {"choice": choice, **need(row, given, now_us)}
+    more = need(row, given, now_us)
+    return {"choice": choice, **more} if more else choice
 
 
 def _plain(question_id: str, value: Any) -> None:
@@ -239,78 +248,15 @@ def _typed(row: Row, value: Any) -> Any:
     return value
 
 
-_JSON_TYPES: dict[str, Callable[[Any], bool]] = {
-    "string": lambda v: isinstance(v, str),
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
-    "boolean": lambda v: isinstance(v, bool),
-    "null": lambda v: v is None,
-    "array": lambda v: isinstance(v, list),
-    "object": lambda v: isinstance(v, Mapping),
-}
-
-
-def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Why *value* is not what a JSON schema asks for; ``None`` if it is.
-
-    Knows types, enums, constants, required fields, unions, tuples and references. What else a schema says, the run itself
-    checks when it reads the answer; it asks again if it has to.
-    """
-    return _mismatch(schema, value, schema.get("$defs", {}))
-
-
-def _mismatch(schema: Any, value: Any, defs: Mapping[str, Any]) -> str | None:
-    if not isinstance(schema, Mapping):
-        return None
-    if "$ref" in schema:
-        return _mismatch(defs.get(str(schema["$ref"]).rpartition("/")[2]), value, defs)
-    for name in ("anyOf", "oneOf"):
-        if name in schema:
-            whys = [_mismatch(s, value, defs) for s in schema[name]]
-            return None if None in whys else " or ".join(dict.fromkeys(map(str, whys)))
-    if "enum" in schema and not any(_same(value, known) for known in schema["enum"]):
-        return f"{value!r} is not one of {', '.join(map(repr, schema['enum']))}"
-    if "const" in schema and not _same(value, schema["const"]):
-        return f"{value!r} is not {schema['const']!r}"
-    kind = schema.get("type")
-    if isinstance(kind, str) and kind in _JSON_TYPES and not _JSON_TYPES[kind](value):
-        return f"{value!r} is not of type {kind}"
-    if isinstance(value, Mapping):
-        return _fields_mismatch(schema, value, defs)
-    return _items_mismatch(schema, value, defs) if isinstance(value, list) else None
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal as JSON: there, true is not 1."""
-    return bool(a == b) and isinstance(a, bool) is isinstance(b, bool)
-
-
-def _fields_mismatch(schema: Mapping[str, Any], value: Mapping[str, Any], defs: Mapping[str, Any]) -> str | None:
-    missing = [name for name in schema.get("required", ()) if name not in value]
-    if missing:
-        return f"{', '.join(missing)} is missing"
-    known = schema.get("properties", {})
-    for name, part in value.items():
-        why = _mismatch(known.get(name, schema.get("additionalProperties")), part, defs)
-        if why:
-            return f"{name}: {why}"
-    return None
-
-
-def _items_mismatch(schema: Mapping[str, Any], value: list[Any], defs: Mapping[str, Any]) -> str | None:
-    each = [*schema.get("prefixItems", ())]
-    rest = schema.get("items")
-    for i, item in enumerate(value):
-        why = _mismatch(each[i] if i < len(each) else rest, item, defs)
-        if why:
-            return f"[{i}]: {why}"
-    return None
-
-
 def _wait(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     if isinstance(given.get("fact"), str) and given["fact"]:
         return {"fact": given["fact"]}
     until = given.get("until")
+    looks_at = json.loads(row["context"]).get("looks_at")
+    if looks_at and until in (policy.ANSWERS, looks_at):
+        return {"until": policy.ANSWERS}
+    if until == policy.ANSWERS:
+        raise InvalidAnswer(row["id"], "there is nothing here to look at whether it answers: give a time, seconds or a fact")
     if isinstance(until, bool) or until is None:
         raise InvalidAnswer(row["id"], 'wait needs until: {"choice": "wait", "until": "2026-03-14T09:00:00Z"} or seconds')
     if isinstance(until, int | float):
@@ -365,6 +311,47 @@ def _raise(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     return found
 
 
+def _approval(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """What the person changed; nothing, if it is approved as it is. What names the effect cannot be edited."""
+    del now_us
+    told = json.loads(row["context"]).get("approve") or {}
+    shown: Any = told.get("inputs")
+    edits = given.get("inputs")
+    schema = json.loads(row["schema"]) if row["schema"] is not None else {}
+    if "inputs" not in given or _same_json(edits, shown):
+        return {}
+    if told.get("of") != "step":
+        why = mismatch(schema.get("value", {}), edits)
+        if why is not None:
+            raise InvalidAnswer(row["id"], why)
+        return {"inputs": edits}
+    if not isinstance(edits, Mapping):
+        raise InvalidAnswer(row["id"], 'approve takes the changed values by name: {"choice": "approve", "inputs": {"name": …}}')
+    strange = [name for name in edits if name not in shown]
+    if strange:
+        raise InvalidAnswer(row["id"], f"there is no {strange[0]} to change; there is {', '.join(shown)}")
+    changed = {name: value for name, value in edits.items() if not _same_json(value, shown[name])}
+    for path in told.get("fixed", ()):
+        if not _same_json(_at({**shown, **changed}, path), _at(shown, path)):
+            raise InvalidAnswer(row["id"], f"{path} names what is done and cannot be changed here: refuse, and propose another")
+    for name, value in changed.items():
+        why = mismatch(schema.get("properties", {}).get(name, {}), value)
+        if why is not None:
+            raise InvalidAnswer(row["id"], f"{name}: {why}")
+    return {"inputs": changed} if changed else {}
+
+
+def _same_json(a: Any, b: Any) -> bool:
+    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+
+
+def _at(value: Any, path: str) -> Any:
+    """The value a key path leads to; ``None`` where it leads nowhere."""
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def limit_unit(what: str) -> str:
     """The unit of a field of ``Limits``, as ``raise`` names it."""
     return "usd" if "usd" in what else what
@@ -375,5 +362,6 @@ _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
     "value": _value,
     "by_hand": _receipt,
     "happened": _receipt,
+    "approve": _approval,
     "raise": _raise,
 }

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
 
 from stepseven.errors import RunConflict, Superseded, UnknownRun
-from stepseven.model import RunStatus
+from stepseven.model import FailureKind, RunStatus
 from stepseven.store.base import Row, Tx
+from stepseven.transitions import clients, family
+from stepseven.transitions.offering import offer
+from stepseven.transitions.pruning import kept_inputs
 from stepseven.transitions.state import Hold, steps_range
 
 LEASE_US = 10_000_000  # DESIGN §12: a worker that was silent this long may be taken over
 SHOWN = 120  # characters of an input that an error message shows
+_SETTLING = ("cancelling", "failing")  # what a run does to end is done for a paused client, too
+_STOPPING = (RunStatus.CANCELLING, RunStatus.FAILING)
 POISON_AFTER = 3  # DESIGN §6: executions in a row that broke off without a new record
 
 
@@ -37,6 +43,7 @@ class Taken:
     run: Row
     hold: Hold | None = None
     poisoned: bool = False
+    paused: bool = False  # nothing may begin for its client
 
 
 def admit(tx: Tx, a: Admission, now_us: int) -> Row:
@@ -60,7 +67,7 @@ def admit(tx: Tx, a: Admission, now_us: int) -> Row:
         ("workflow", a.workflow, "workflow"),
         ("inputs", a.inputs, "inputs"),
     ):
-        if run[column] != mine:
+        if run[column] != mine and not (what == "inputs" and run["pruned_us"] is not None and run[column] == kept_inputs(mine)):
             raise RunConflict(a.run_id, f"another {what} ({_short(run[column])}, not {_short(mine)})" if what != "inputs" else
                               f"other inputs ({_short(run[column])}, not {_short(mine)})")  # fmt: skip
     return run
@@ -105,6 +112,8 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
     """Become the run's owner, if nobody live is. Raises the fence; counts executions that broke off without a record."""
     if RunStatus(run["status"]).ended or not is_dead(tx, run["owner"], now_us, proven_dead):
         return Taken(run=run)
+    if run["status"] not in _SETTLING and clients.paused(tx, run["client_id"]) is not None:
+        return Taken(run=run, paused=True)
     broke_off = run["owner"] is not None
     progress = _progress(tx, run["no"])
     barren = run["barren"] + 1 if broke_off and progress <= run["progress"] else 0
@@ -127,7 +136,8 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
 
 def _progress(tx: Tx, run_no: int) -> int:
     row = tx.one(tx.sql.run_progress, {"run_no": run_no, **steps_range(run_no)})
-    return int(row["records"]) if row is not None else 0
+    mine = int(row["records"]) if row is not None else 0
+    return mine + sum(1 + _progress(tx, child["no"]) for child in family.children(tx, run_no))
 
 
 def _root_id(tx: Tx, run: Row) -> str:
@@ -169,6 +179,8 @@ class Parking:
     remaining: str
     executing_us: int
     question_ids: tuple[str, ...]  # what it waits for; if one is answered by now it is not put away
+    facts: tuple[str, ...] = ()  # the same: what it waits to know about its client
+    children: tuple[tuple[int, str, int], ...] = ()  # no, status, fence: if one stands otherwise by now, neither
 
 
 def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
@@ -177,6 +189,14 @@ def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
     for question_id in p.question_ids:
         row = tx.one(tx.sql.question, {"id": question_id})
         if row is None or row["status"] != "open":
+            return False
+    for no, status, fence in p.children:
+        row = tx.one(tx.sql.run_by_no, {"no": no})
+        if row is None or (row["status"], row["fence"]) != (status, fence):
+            return False
+    for key in p.facts:
+        row = tx.one(tx.sql.fact, {"client_id": hold.client_id, "key": key})
+        if row is not None and (row["valid_until_us"] is None or row["valid_until_us"] > now_us):
             return False
     parked = tx.run(
         tx.sql.park_run,
@@ -201,7 +221,7 @@ class Ending:
 
 
 def end(tx: Tx, hold: Hold, e: Ending, now_us: int) -> bool:
-    """End the run. Final: nothing changes it afterwards. Open questions are withdrawn."""
+    """End the run. Final: nothing changes it afterwards. Open questions are withdrawn; after a bad end one may be opened."""
     ended = tx.run(
         tx.sql.end_run,
         {
@@ -212,7 +232,40 @@ def end(tx: Tx, hold: Hold, e: Ending, now_us: int) -> bool:
     if ended:
         tx.run(tx.sql.close_run_questions, {"run_no": hold.run_no, "now": now_us})
         tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+        offer(tx, hold.run_no, now_us)
+        _tell_parent(tx, hold.run_no, e.status, now_us)
     return ended == 1
+
+
+def _tell_parent(tx: Tx, run_no: int, status: RunStatus, now_us: int) -> None:
+    """A child has ended: its parent, if it waits, goes on; if it only waited for this to end too, it ends."""
+    run = tx.one(tx.sql.run_by_no, {"no": run_no})
+    parent = None if run is None or run["parent_no"] is None else tx.one(tx.sql.run_by_no, {"no": run["parent_no"]})
+    if run is None or parent is None:
+        return
+    reason = f"{run['id']} is {status.value}: ready to go on"
+    tx.run(tx.sql.wake_run, {"run_no": parent["no"], "now": now_us, "reason": reason})
+    stopping = RunStatus(parent["status"])
+    if parent["owner"] is None and stopping in _STOPPING and not family.live(tx, parent["no"]) and not _open_claims(tx, parent):
+        told = parent["reason"] or stopping.value
+        failure = json.dumps({"step": None, "kind": FailureKind.FATAL.value, "reason": told})
+        failed = stopping is RunStatus.FAILING
+        ended = RunStatus.FAILED if failed else RunStatus.CANCELLED
+        end(tx, _nobodys(parent), Ending(status=ended, failure=failure if failed else None, reason=told), now_us)
+
+
+def _open_claims(tx: Tx, run: Row) -> bool:
+    """Whether it is not known of some effect of a run if it happened."""
+    unsettled = tx.one(tx.sql.unsettled, {"run_no": run["no"]})
+    return unsettled is not None and unsettled["n"] > 0
+
+
+def _nobodys(run: Row) -> Hold:
+    """For ending a run that nobody executes."""
+    return Hold(
+        run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=run["id"], owner=run["owner"] or "",
+        fence=run["fence"],
+    )  # fmt: skip
 
 
 def release(tx: Tx, hold: Hold, reason: str, executing_us: int, now_us: int) -> None:
@@ -221,7 +274,7 @@ def release(tx: Tx, hold: Hold, reason: str, executing_us: int, now_us: int) -> 
 
 
 def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: Container[str]) -> str:
-    """Ask a run to stop: at once when nobody executes it and no claim is open, else its owner does it.
+    """Ask a run to stop: at once when nobody executes it and no claim is open, else its owner does it. First what it started.
 
     Returns:
         The run's status afterwards.
@@ -230,13 +283,12 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
     if RunStatus(run["status"]).ended:
         return str(run["status"])
     tx.run(tx.sql.request_stop, {"run_no": run["no"], "status": "cancelling", "reason": reason, "now": now_us})
-    unsettled = tx.one(tx.sql.unsettled, {"run_no": run["no"]})
-    if is_dead(tx, run["owner"], now_us, proven_dead) and (unsettled is None or unsettled["n"] == 0):
-        hold = Hold(run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=run["id"],
-                    owner=run["owner"] or "", fence=run["fence"])  # fmt: skip
-        end(tx, hold, Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
-        return "cancelled"
-    return "cancelling"
+    for child in family.live(tx, run["no"]):
+        request_cancel(tx, child["id"], reason, now_us, proven_dead)
+    settled = not _open_claims(tx, run) and not family.live(tx, run["no"])
+    if settled and is_dead(tx, run["owner"], now_us, proven_dead):
+        end(tx, _nobodys(run), Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
+    return str(known(tx, run_id)["status"])
 
 
 def ending(tx: Tx, hold: Hold, status: RunStatus, reason: str, now_us: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK, Statements
+from stepseven.transitions import family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Record:
     summary: str | None = None
     approach: str | None = None
     why: str | None = None
+    facts: str | None = None
     usd: int | None = None
     tokens: int | None = None
     started_us: int = 0
@@ -65,7 +67,7 @@ class Record:
         """The statement that appends this record under *hold* (``Hold.values``), and its values in order."""
         if (
             self.effect is None and self.inputs is None and self.artifact is None and self.approach is None
-            and self.why is None and self.usd is None and self.tokens is None
+            and self.why is None and self.facts is None and self.usd is None and self.tokens is None
         ):  # fmt: skip
             return sql.append_read, (
                 self.id, self.branch, self.name, self.key, self.generation, self.state, self.args, self.result, self.summary,
@@ -73,8 +75,8 @@ class Record:
             )  # fmt: skip
         return sql.append_step, (
             self.id, self.branch, self.name, self.key, self.generation, self.state, self.effect, self.inputs, self.args,
-            self.result, self.artifact, self.summary, self.approach, self.why, self.usd, self.tokens, self.started_us,
-            self.ended_us, *hold,
+            self.result, self.artifact, self.summary, self.approach, self.why, self.facts, self.usd, self.tokens,
+            self.started_us, self.ended_us, *hold,
         )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ class Loaded:
     questions: dict[tuple[str, str, str], list[Row]]  # branch, kind, key -> in the order asked
     last_seq: int
     older: list[Record]  # superseded generations, oldest first
+    kin: dict[int, tuple[int, int]] = field(default_factory=dict)  # children without a record of their end: what each has cost
 
 
 def steps_range(run_no: int) -> dict[str, int]:
@@ -121,7 +124,8 @@ def load(tx: Tx, run_no: int) -> Loaded | None:
         questions.setdefault((row["branch"], row["kind"], row["key"]), []).append(row)
     for rows in questions.values():
         rows.sort(key=lambda r: r["n"])
-    return Loaded(run=run, records=records, attempts=attempts, questions=questions, last_seq=last_seq, older=older)
+    return Loaded(run=run, records=records, attempts=attempts, questions=questions, last_seq=last_seq, older=older,
+                  kin=family.kin(tx, run_no))  # fmt: skip
 
 
 def options_of(text: str) -> tuple[Option, ...]:

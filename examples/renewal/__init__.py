@@ -1,0 +1,1 @@
+"""A client's quarterly renewal: tickets, billing, a person's word and one document, whatever breaks in between."""

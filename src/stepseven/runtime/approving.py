@@ -1,0 +1,280 @@
+"""Proposed first: what a person lets through, edits or refuses, before it is done (DESIGN §5.8).
+
+An approval belongs to the exact arguments it was given on: a draft that came out otherwise is proposed anew, whoever said yes
+to the old one. What runs, is probed and is compared are the arguments as approved; what the call is recognised by are those
+it was made with.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import escalate
+from stepseven.errors import NotRecordable, Refused
+from stepseven.model import EffectKind, QuestionKind
+from stepseven.runtime import asking, choices, trouble
+from stepseven.runtime.binding import Spread, parameter_types
+from stepseven.store.codec import Typed, canonical, digest, free_text, guard
+from stepseven.transitions.questions import REFUSED
+from stepseven.transitions.state import choice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepseven.runtime.calls import Call
+    from stepseven.runtime.execution import Execution
+    from stepseven.runtime.place import Place
+    from stepseven.store.base import Row
+
+VALUE = "run.approve"  # names the questions of ``run.approve``
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """What a person let through: the arguments as JSON, and as the step's code gets them."""
+
+    arguments: str
+    bound: dict[str, Any]
+    told: str  # by whom, and what they changed
+
+
+class _Misfit(Exception):
+    """An edit that cannot be used: why, and which question it answered."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+# -- a step's arguments ---------------------------------------------------------------------------------------------------
+
+
+def needed(call: Call) -> bool:
+    """Whether the step is proposed before it is done."""
+    return call.step.settings.effect is EffectKind.IRREVERSIBLE
+
+
+def standing(ex: Execution, call: Call) -> Approved | None:
+    """The approval that was given on exactly this call; ``None``: there is none (yet), or it cannot be used."""
+    row = _row(ex, call.branch, _key(call), call.digest)
+    if row is None or row["status"] != "answered" or choice_of(json.loads(row["answer"])) != "approve":
+        return None
+    try:
+        return _approved(call, row) if _since_refused(ex, call, row) is None else None
+    except _Misfit:
+        return None
+
+
+async def propose(ex: Execution, call: Call) -> None:
+    """Show what is about to be done, and wait for the word of a person. Returns when it may be claimed.
+
+    Raises:
+        Refused: it may not. Nothing was done; a resume raises the same.
+    """
+    while True:
+        row, why = _row(ex, call.branch, _key(call), call.digest), None
+        if row is not None and row["status"] == "answered":
+            answer = json.loads(row["answer"])
+            if choice_of(answer) == "refuse":
+                raise await _refused(ex, call, row)
+            why = _since_refused(ex, call, row)
+            try:
+                if why is None:
+                    _approved(call, row)
+                    return
+            except _Misfit as misfit:
+                why = misfit.why
+        elif row is not None and row["status"] == "expired":  # the only default there is
+            raise await _refused(ex, call, row)
+        if row is None or row["status"] != "open":
+            row = await _ask(ex, call, why)
+        await asking.answered(ex, call, row)
+
+
+def _key(call: Call) -> str:
+    return f"{call.key[1]}/{call.key[2]}"
+
+
+def _row(ex: Execution, branch: str, key: str, about: str) -> Row | None:
+    """The newest question about this call, if it was asked on exactly these arguments."""
+    rows = ex.questions.get((branch, QuestionKind.APPROVE.value, key), [])
+    if not rows or rows[-1]["about"] != about or rows[-1]["status"] == "withdrawn":
+        return None
+    return rows[-1]
+
+
+def _since_refused(ex: Execution, call: Call, row: Row) -> str | None:
+    """Why an approval is used up: the other side found fault with what was approved, so a person may want to edit it."""
+    for attempt in reversed(ex.attempts.get(call.key, ())):
+        if attempt["n"] > row["attempts"] and trouble.details_of(attempt).get("input"):
+            return f"it was tried and refused: {attempt['reason']}"
+    return None
+
+
+def _approved(call: Call, row: Row) -> Approved:
+    """The arguments as a person let them through.
+
+    Raises:
+        _Misfit: an edited value is not of its parameter's type, or changes the effect's name.
+    """
+    answer = json.loads(row["answer"])
+    edits: dict[str, Any] = answer.get("inputs", {}) if isinstance(answer, dict) else {}
+    by = row["answered_by"] or "a person"
+    if not edits:
+        return Approved(call.arguments(), call.bound, f"approved by {by}")
+    hints = parameter_types(call.step.fn)
+    bound = dict(call.bound)
+    for name, value in edits.items():
+        try:
+            bound[name] = Typed(hints.get(name, Any), where=name).decode(json.dumps(value, ensure_ascii=False))
+        except NotRecordable as misfit:
+            raise _Misfit(f"the edited value does not fit: {misfit}") from misfit
+    if isinstance(call.bound, Spread):
+        bound = _spread(call, bound)
+    if call.step.key_paths is not None and _text(call, bound) != _text(call, call.bound):
+        raise _Misfit("the edit changes what the effect is named by (its key)")
+    texts = {**call.texts, **{name: canonical(value, name) for name, value in edits.items()}}
+    shown = "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
+    return Approved(shown, bound, f"approved by {by}, who changed {', '.join(sorted(edits))}")
+
+
+def _text(call: Call, bound: Mapping[str, Any]) -> str:
+    assert call.step.key_paths is not None  # noqa: S101 - the caller looked
+    try:
+        return call.step.key_paths.text(bound)
+    except Exception as error:
+        raise _Misfit(f"the edit leaves the effect without a name: {free_text(str(error), 200)}") from error
+
+
+def _spread(call: Call, bound: dict[str, Any]) -> dict[str, Any]:
+    """Edited arguments of a function with ``*args`` or ``**kwargs``, as they are passed on."""
+    return call.step.parameters.rebind(bound)
+
+
+async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
+    o, key = call.step.settings, _key(call)
+    earlier = ex.questions.get((call.branch, QuestionKind.APPROVE.value, key), [])
+    await trouble.withdraw(ex, tuple(r["id"] for r in earlier if r["status"] == "open"))  # it was about other arguments
+    arguments = {name: json.loads(call.texts[name]) for name in call.step.parameters.names if name in call.texts}
+    draft = escalate.approve(
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), arguments=arguments,
+        before=_before(earlier), why=_void(earlier, why), usd=o.cost.usd if o.cost else None,
+        seconds=o.cost.seconds if o.cost else None,
+    )  # fmt: skip
+    hints = parameter_types(call.step.fn)
+    properties = {name: Typed(hints.get(name, Any), where=name).json_schema() or {} for name in arguments}
+    paths = call.step.key_paths.paths if call.step.key_paths is not None else ()
+    draft.context["approve"] = {"of": "step", "inputs": arguments, "fixed": [".".join(path) for path in paths]}
+    return await asking.store(
+        ex, QuestionKind.APPROVE, key, draft, branch=call.branch, step=call.key[1], about=call.digest,
+        schema=json.dumps({"properties": properties}), attempts=trouble.next_n(ex, call) - 1,
+    )  # fmt: skip
+
+
+def _before(earlier: list[Row]) -> Any:
+    """What was shown the last time, as the person left it."""
+    if not earlier:
+        return None
+    shown = json.loads(earlier[-1]["context"]).get("approve", {}).get("inputs")
+    answer = json.loads(earlier[-1]["answer"]) if earlier[-1]["answer"] is not None else None
+    edits = answer.get("inputs") if isinstance(answer, dict) else None
+    return {**shown, **edits} if isinstance(shown, dict) and isinstance(edits, dict) else shown if edits is None else edits
+
+
+def _void(earlier: list[Row], why: str | None) -> str:
+    """What became of the earlier answer."""
+    last = next((r for r in reversed(earlier) if r["status"] == "answered"), None)
+    if last is None:
+        return why or ""
+    said = f"“{choice_of(json.loads(last['answer']))}” by {last['answered_by']}"
+    return f"The earlier answer, {said}, does not count: {why or 'it was given on other values'}."
+
+
+async def _refused(ex: Execution, call: Call, row: Row) -> Refused:
+    """Record the refusal: a resume raises the same, and a call with other arguments is proposed anew."""
+    reason = _why_refused(row)
+    await choices.give_up(ex, call, reason, REFUSED)
+    return Refused(call.step.name, reason)
+
+
+def _why_refused(row: Row) -> str:
+    if row["status"] == "expired":
+        return "nobody approved it in time"
+    note = f": {row['note']}" if row["note"] else ""
+    return free_text(f"refused by {row['answered_by'] or 'a person'}{note}", 1000)
+
+
+# -- a value of the workflow's own (run.approve) ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What ``run.approve`` was called with."""
+
+    text: str
+    about: Any
+    to: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse now what would be found out when the answer comes."""
+        if not self.text.strip():
+            raise ValueError("run.approve: the text is empty: say what is to be approved")
+
+    def typed(self) -> Typed:
+        """The type an edited value comes back as: that of the value itself."""
+        kind = type(self.about)
+        plain = kind in (dict, list, tuple, set, frozenset, type(None))
+        return Typed(Any if plain else kind, where="about")
+
+
+async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
+    """The value as a person let it through.
+
+    Raises:
+        Refused: it may not be used; a resume raises the same.
+    """
+    shown = json.loads(guard(canonical(p.about, "about"), "about", secrets="refuse"))
+    about, why = digest(canonical(p.about, "about")), None
+    while True:
+        row = _row(ex, here.branch, key, about)
+        if row is not None and row["status"] != "open":
+            if row["status"] == "expired" or choice_of(json.loads(row["answer"])) == "refuse":
+                raise Refused(p.text, _why_refused(row))
+            answer = json.loads(row["answer"])
+            if not (isinstance(answer, dict) and "inputs" in answer):
+                return p.about
+            try:
+                return p.typed().decode(json.dumps(answer["inputs"], ensure_ascii=False))
+            except NotRecordable as misfit:
+                why = f"the edited value does not fit: {misfit}"
+        if row is None or row["status"] != "open":
+            row = await _ask_value(ex, here, key, p, shown, about, why)
+        if here.item is None:
+            await ex.answered(row)
+        else:
+            async with here.item.aside():
+                await ex.answered(row)
+
+
+async def _ask_value(  # noqa: PLR0913, PLR0917 - one question's parts
+    ex: Execution, here: Place, key: str, p: Proposal, shown: Any, about: str, why: str | None
+) -> Row:
+    earlier = ex.questions.get((here.branch, QuestionKind.APPROVE.value, key), [])
+    await trouble.withdraw(ex, tuple(r["id"] for r in earlier if r["status"] == "open"))
+    facts = shown if isinstance(shown, dict) else {"value": shown}
+    before = _before(earlier)
+    draft = escalate.approve(
+        asking.situation(ex), step=VALUE, text=p.text, arguments=facts, effect=EffectKind.READ,
+        before=before if isinstance(before, dict) or before is None else {"value": before}, why=_void(earlier, why),
+    )  # fmt: skip
+    draft.context["approve"] = {"of": "value", "inputs": shown, "fixed": []}
+    schema = p.typed().json_schema()
+    return await asking.store(
+        ex, QuestionKind.APPROVE, key, draft, branch=here.branch, about=about, asked_of=p.to,
+        schema=json.dumps({"value": schema or {}}),
+    )  # fmt: skip
+
+
+__all__ = ["Approved", "Proposal", "approve", "needed", "propose", "standing"]

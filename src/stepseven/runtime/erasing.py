@@ -1,0 +1,36 @@
+"""Forgetting a client for good: one transaction, then its files, then every older copy in the database file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepseven.errors import StoreUnavailable
+from stepseven.model import Forgotten
+from stepseven.runtime.retention import swept
+from stepseven.runtime.services import Services
+from stepseven.store.codec import free_text
+from stepseven.transitions import forgetting
+
+
+def forget(services: Services, client_id: str, *, by: str, reason: str | None) -> Forgotten:
+    """Forget a client; see ``Client.forget``.
+
+    A crash after the transaction leaves files that no row of a record names, and old copies in the file: the same call again
+    finds and removes both.
+    """
+    if not by:
+        raise ValueError("by= is empty: say who forgets the client")
+    who = free_text(by, 200)
+    note = f"forgotten by {who}" + (f": {free_text(reason, 300)}" if reason else "")
+    now = services.edge.now_us()
+    done = services.store.erase(lambda tx: forgetting.forget(tx, client_id, note=note, now_us=now))
+    # Not an hour later, as for others: nothing of this client's is under way. If another client's step has returned the very
+    # same large text in this moment, its file goes too, and that step runs again when it is asked for.
+    gone = sum(1 for _ in swept(services.store, services.artifacts, grace_s=0))
+    missing = services.store.read_now(lambda tx: len(tx.all(tx.sql.idle_artifacts, {"after": ""})))
+    done = replace(done, artifacts=done.artifacts + gone, files_missing=missing)
+    try:
+        services.store.compact()
+    except StoreUnavailable:
+        return done  # ``compacted`` says so: what is left is not readable by any statement, and goes with the next compaction
+    return replace(done, compacted=True)

@@ -1,0 +1,43 @@
+"""Runs that were started by runs: which there are, and what they have cost. Reads only."""
+
+from __future__ import annotations
+
+from stepseven.model import RunStatus
+from stepseven.store.base import Row, Tx
+from stepseven.store.statements import SEQ_BITS, SEQ_MASK
+
+START = "run.start"  # name of the record that holds a child's end, and with it what the child has cost
+
+
+def children(tx: Tx, run_no: int) -> list[Row]:
+    """The runs that a run has started, in that order."""
+    return tx.all(tx.sql.children, {"run_no": run_no})
+
+
+def live(tx: Tx, run_no: int) -> list[Row]:
+    """Those of them that have not ended."""
+    return [row for row in children(tx, run_no) if not RunStatus(row["status"]).ended]
+
+
+def live_descendants(tx: Tx, run_no: int) -> list[Row]:
+    """The runs below a run, children of children too, that have not ended."""
+    return [row for row in tx.all(tx.sql.descendants, {"run_no": run_no}) if not RunStatus(row["status"]).ended]
+
+
+def spend(tx: Tx, run_no: int) -> tuple[int, int]:
+    """What a run has cost with everything it started: micro-USD and tokens. Each child counts once."""
+    row = tx.one(tx.sql.spend, {"run_no": run_no, **_range(run_no)})
+    uusd, tokens = (0, 0) if row is None else (int(row["uusd"] or 0), int(row["tokens"] or 0))
+    for more in kin(tx, run_no).values():
+        uusd, tokens = uusd + more[0], tokens + more[1]
+    return uusd, tokens
+
+
+def kin(tx: Tx, run_no: int) -> dict[int, tuple[int, int]]:
+    """What each child has cost whose end is not on record yet: the run's own records do not hold it."""
+    return {row["no"]: spend(tx, row["no"]) for row in tx.all(tx.sql.unrecorded_children, {"run_no": run_no, **_range(run_no)})}
+
+
+def _range(run_no: int) -> dict[str, int]:
+    """The ids of a run's records, as ``state.steps_range`` has them; that module loads by this one."""
+    return {"low": run_no << SEQ_BITS, "high": (run_no << SEQ_BITS) | SEQ_MASK}
