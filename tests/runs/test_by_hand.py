@@ -71,7 +71,7 @@ async def test_what_was_given_is_the_receipt(portal: Portal, choice: str, field:
         assert portal.sent == ["7"]
         (claim,) = layer.store.read_now(lambda tx: tx.all(tx.sql.effects, {"run_no": 1}))
         assert (claim["state"], claim["receipt"]) == ("done", '{"number":"inv-9","cents":100}')
-        (record,) = [r for r in layer.store.read_now(lambda tx: tx.all(tx.sql.steps, {"low": 0, "high": 1 << 60}))]
+        (record,) = layer.store.read_now(lambda tx: tx.all(tx.sql.steps, {"low": 0, "high": 1 << 60}))
         assert (record["approach"], record["why"]) == ("by hand", "given by ann")
 
 

@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stepseven import Cost, Fatal, Layer, Limits, Outcome, Question, Run, StepFailed, attempt, step, testing, workflow
+from stepseven import (
+    Cost,
+    Fatal,
+    Layer,
+    Limits,
+    Outcome,
+    Question,
+    Run,
+    StepFailed,
+    StoreUnavailable,
+    attempt,
+    step,
+    testing,
+    workflow,
+)
 from stepseven.errors import UnknownWorkflow
 from stepseven.runtime.procedure import registry
 from stepseven.testing import Clock, TestLayer
@@ -430,6 +445,36 @@ async def test_two_processes_that_resume_parent_and_child_do_everything_once(pla
     assert CALLS["post Q3"] == 1
 
 
+async def test_a_layer_that_closes_gives_back_the_whole_family(place: Place):
+    """Closed while a child works, both are nobody's at once, and the next process goes on with both."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @step
+    async def slow() -> str:
+        begun.set()
+        await go.wait()
+        return "slow"
+
+    @workflow
+    async def working(run: Run) -> str:
+        return await slow()
+
+    @workflow
+    async def parent(run: Run) -> str:
+        return await run.start(working())
+
+    async with place.layer() as layer:
+        running = asyncio.create_task(layer.run(parent(), client="acme", run_id="p"))
+        await begun.wait()
+    with suppress(StoreUnavailable):  # it may want to read the end of what is closed
+        assert (await running).status == "queued"
+    rows = tools.rows(place.folder, "SELECT status, owner FROM run")
+    assert [(row["status"], row["owner"]) for row in rows] == [("queued", None)] * 2
+    go.set()
+    async with place.layer() as layer:
+        assert (await layer.resume("p")).result() == "slow"
+
+
 # -- bad ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -632,6 +677,27 @@ async def test_a_parent_that_is_done_leaves_no_child_behind(place: Place):
     assert place.runs() == {"p": "done", "checking": "cancelled"}
 
 
+@pytest.mark.parametrize("ends", ["returns", "fails"])
+async def test_an_end_beside_a_task_that_still_waits_is_an_end(place: Place, ends: str):
+    """A body that ends while a task it made waits for a person has ended: the run is not put away to wait for it."""
+
+    @workflow
+    async def leaves(run: Run) -> str:
+        left = asyncio.ensure_future(run.ask("Anybody?"))
+        while not tools.rows(place.folder, "SELECT 1 FROM question"):
+            await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not left.done()
+        if ends == "fails":
+            raise Fatal("no such client")
+        return "left"
+
+    async with place.layer() as layer:
+        outcome = await layer.run(leaves(), client="acme", run_id="p")
+    assert (outcome.status, outcome.value) == (("failed", None) if ends == "fails" else ("done", "left"))
+
+
 async def test_a_workflow_that_starts_itself_without_end_is_stopped(place: Place):
     """At a depth of twenty the next start fails for good, and so do all above; no question is asked."""
 
@@ -782,6 +848,37 @@ async def test_a_parent_and_its_child_that_pay_at_once_do_not_overshoot(place: P
     assert CALLS["paid"] == 2
 
 
+async def test_a_parents_step_sees_what_a_child_has_spent_that_has_not_ended(place: Place):
+    """While a child waits, in this process and in the next, there is no room in its parent for what it has spent."""
+
+    @workflow
+    async def pays_then_asks(run: Run) -> str:
+        await paid(1)
+        await paid(2)
+        return str(await run.ask("More?"))
+
+    @workflow(limits=Limits(usd=1.2))
+    async def parent(run: Run) -> list[Any]:
+        async def later() -> int:
+            while not tools.rows(place.folder, "SELECT 1 FROM question"):
+                await asyncio.sleep(0.01)
+            return await paid(99)
+
+        return list(await asyncio.gather(run.start(pays_then_asks()), later()))
+
+    for _ in range(2):
+        async with place.layer() as layer:
+            outcome = await layer.run(parent(), client="acme", run_id="p")
+            assert {q.kind for q in outcome.questions} == {"ask", "limit"}
+            assert (CALLS["paid"], outcome.spend.usd) == (2, 1.0)
+    async with place.layer() as layer:
+        answers = {"ask": "no", "limit": {"choice": "raise", "usd": 2}}
+        for question in outcome.questions:
+            await layer.answer(question.id, answers[question.kind], by="ann")
+        outcome = await layer.resume("p")
+    assert (outcome.result(), outcome.spend.usd, CALLS["paid"]) == (["no", 99], 1.5, 3)
+
+
 async def test_a_grandchild_reaches_the_ceiling_at_the_top(place: Place):
     """The ceiling of the run at the top counts two levels down: the top's question, and after it all three end."""
 
@@ -825,6 +922,20 @@ async def test_a_child_alone_leaves_the_question_to_its_parent(place: Place):
         assert (limit.run_id, limit.kind) == ("p", "limit")
         await layer.answer(limit.id, {"choice": "raise", "usd": 5}, by="ann")
         assert (await layer.resume("p")).result() == 2
+
+
+async def test_the_layers_ceiling_holds_for_a_run_with_all_it_starts(place: Place):
+    """``Layer(limits=…)`` in dollars is the top run's, children included: one question, and one answer lets all go on."""
+
+    @workflow
+    async def parent(run: Run) -> int:
+        return await run.start(spender(times=3))
+
+    async with place.layer(limits=Limits(usd=1)) as layer:
+        question = one(await layer.run(parent(), client="acme", run_id="p"))
+        assert (question.run_id, CALLS["paid"]) == ("p", 2)
+        await layer.answer(question.id, {"choice": "raise", "usd": 5}, by="ann")
+        assert (await layer.resume("p")).result() == 3
 
 
 async def test_stop_at_a_parents_ceiling_stops_the_family(place: Place):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -28,7 +30,7 @@ from stepseven import (
     workflow,
 )
 from stepseven.model import ClientStatus
-from tests.runs.tools import ROOT, Crash, bury, records, rows, url
+from tests.runs.tools import ROOT, Crash, bury, child, records, rows, url
 
 # -- said and known -------------------------------------------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ def dying(layer: Layer, write: int, *, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("write", range(1, 12))
+@pytest.mark.parametrize("write", range(1, 13))
 def test_own_words_move_what_is_seen_from_there_on(tmp_path: Path, write: int, after: bool) -> None:
     """Before its ``set`` a run sees the old value, after it the new one, after its answer that: wherever it died meanwhile."""
 
@@ -271,6 +273,34 @@ def test_own_words_move_what_is_seen_from_there_on(tmp_path: Path, write: int, a
     said = rows(tmp_path, "SELECT key, version, value FROM fact WHERE key <> 'other' ORDER BY key, version")
     assert [tuple(row.values()) for row in said] == [("k", 1, '"old"'), ("k", 2, '"new"'), ("plan", 1, '"answered"')]
     assert [r["facts"] for r in records(tmp_path, "r") if r["name"] == "facts.look"] == ['{"k": 2}', '{"plan": 1}']
+
+
+def test_a_word_survives_a_real_kill(tmp_path: Path) -> None:
+    """Killed right after its ``set``: the next process sees the old value before it, the new one after it, said once."""
+    source = """
+        import asyncio, os, signal, sys
+        from stepseven import Layer, Run, workflow
+
+        @workflow
+        async def killed(run: Run) -> list[object]:
+            seen = [run.client.get("k")]
+            run.client.set("k", "new")
+            if sys.argv[2] == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [*seen, run.client.get("k")]
+
+        async def main() -> None:
+            async with Layer(sys.argv[1]) as layer:
+                print((await layer.run(killed(), client="acme", run_id="r")).result())
+
+        asyncio.run(main())
+    """
+    with contextlib.closing(Layer(url(tmp_path))) as layer:
+        layer.client("acme").set("k", "old")
+        assert child(source, url(tmp_path), "die").returncode == -signal.SIGKILL
+        ended = child(source, url(tmp_path), "live")
+        assert (ended.stdout.strip(), ended.stderr) == ("['old', 'new']", "")
+        assert [fact.value for fact in layer.client("acme").history("k")] == ["new", "old"]
 
 
 async def test_tasks_see_what_was_so_when_they_began(tmp_path: Path) -> None:
@@ -434,6 +464,27 @@ async def test_a_fact_wakes_the_run_that_waits_for_it(tmp_path: Path) -> None:
         assert [(r["id"], r["status"]) for r in found] == [("r", "queued"), ("g", "waiting")]
         assert "vat is known now" in await layer.why("r")
         assert (await layer.resume("r")).result() == [None, "DE123", "DE123"]
+
+
+async def test_a_run_that_also_waits_for_a_person_is_woken(tmp_path: Path) -> None:
+    """A run that waits for a person and for a fact is ready when either comes; another fact does not wake it."""
+
+    @workflow(name="facts.both")
+    async def both(run: Run) -> list[Any]:
+        return list(await asyncio.gather(run.ask("Go on?"), run.wait_for("vat")))
+
+    async with Layer(url(tmp_path)) as layer:
+        outcome = await layer.run(both(), client="acme", run_id="r")
+        assert outcome.waiting_for == "person"
+        layer.client("acme").set("other", 1)
+        assert [r["status"] for r in rows(tmp_path, "SELECT status FROM run")] == ["waiting"]
+        layer.client("acme").set("vat", "DE123")
+        assert [r["status"] for r in rows(tmp_path, "SELECT status FROM run")] == ["queued"]
+        outcome = await layer.resume("r")
+        assert (outcome.status, outcome.waiting_for) == ("waiting", "person")
+        assert rows(tmp_path, "SELECT * FROM wait") == []
+        await layer.answer(outcome.questions[0].id, "yes", by="ann")
+        assert (await layer.resume("r")).result() == ["yes", "DE123"]
 
 
 async def test_a_caller_that_waits_goes_on_at_once(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_crash_anywhere_asks_no_second_time(tmp_path: Path):
         kept = rows(state, "SELECT key, count(*) AS n FROM fact GROUP BY key ORDER BY key")
         assert [(f["key"], f["n"]) for f in kept] == [("email", 1), ("plan", 1), ("vat", 1)]
         deaths += 1
-    assert deaths > 10
+    assert deaths >= 8
 
 
 # -- client_record ------------------------------------------------------------------------------------------------------

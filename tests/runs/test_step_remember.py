@@ -220,7 +220,7 @@ def test_a_crash_around_any_write_leaves_record_and_fact_together(tmp_path: Path
         assert code.ran.count("register") == 1
         assert [r["version"] for r in rows(state, "SELECT version FROM fact ORDER BY key")] == [1, 1, 1]
         deaths += 1
-    assert deaths > 10
+    assert deaths >= 8
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", 7, "x" * 201])

@@ -256,6 +256,11 @@ async def test_a_pruned_run_cannot_be_forked(tmp_path: Path) -> None:
 # -- who else is there --------------------------------------------------------------------------------------------------------
 
 
+def planned(layer: Layer, run: pruning.Found) -> tuple[pruning.Shrink, str]:
+    """What would go of a run, and its checkpoint."""
+    return layer.store.read_now(lambda tx: (pruning.plan(tx, run), pruning.checkpoints(tx, [run])[run.id]))
+
+
 def pruner(layer: Layer) -> Pruner:
     """As `prune` has it."""
     return Pruner(layer.store, layer.services.edge, layer.services.artifacts, Pruned())
@@ -268,7 +273,7 @@ async def test_a_run_that_changed_after_it_was_looked_at_is_not_touched(tmp_path
             await layer.run(small(n=1), client="acme", run_id=run_id)
         mine, before_us = pruner(layer), layer.clock.now_us + 1
         [found] = layer.store.read_now(lambda tx: pruning.prunable(tx, before_us, None, 10))
-        todo = [mine._plan(found)]
+        todo = [planned(layer, found)]
         layer.store.write_now(lambda tx: _ask_about(tx, "a"), durable=True)
         mine._bite(todo, before_us)
         assert (todo, mine.done) == ([], Pruned())
@@ -282,7 +287,7 @@ async def test_two_who_prune_at_once_count_nothing_twice(tmp_path: Path, monkeyp
         before, before_us = (await layer.resume("a")).spend, layer.clock.now_us + 1
         both = [pruner(layer), pruner(layer)]
         [found] = layer.store.read_now(lambda tx: pruning.prunable(tx, before_us, None, 10))
-        todos = [[p._plan(found)] for p in both]
+        todos = [[planned(layer, found)] for p in both]
         pieces = iter([True] * 3)
         monkeypatch.setattr(pruning, "PIECE", 1)
         plan, document = todos[0][0]
@@ -359,7 +364,7 @@ async def test_dying_anywhere_in_a_prune_changes_nothing_but_the_progress(tmp_pa
         monkey.setattr(pruning, "PIECE", 1)
         deaths = 0
         while rows(tmp_path, "SELECT pruned_us FROM run WHERE id = 'a'")[0]["pruned_us"] is None:
-            plan, text = pruner(layer)._plan(layer.store.read_now(lambda tx: pruning.prunable(tx, 1 << 60, None, 1))[0])
+            plan, text = planned(layer, layer.store.read_now(lambda tx: pruning.prunable(tx, 1 << 60, None, 1))[0])
             for crash in (True, False):  # before the commit, then after it
 
                 def unit(tx: Any, plan: Any = plan, text: str = text, crash: bool = crash) -> None:
@@ -370,7 +375,7 @@ async def test_dying_anywhere_in_a_prune_changes_nothing_but_the_progress(tmp_pa
                 if crash:
                     with pytest.raises(Crash):
                         layer.store.write_now(unit, durable=True)
-                    plan, text = pruner(layer)._plan(layer.store.read_now(lambda tx: pruning.prunable(tx, 1 << 60, None, 1))[0])
+                    plan, text = planned(layer, layer.store.read_now(lambda tx: pruning.prunable(tx, 1 << 60, None, 1))[0])
                 else:
                     layer.store.write_now(lambda tx, u=unit, p=plan, t=text: u(tx, p, t, False), durable=True)  # type: ignore[misc]
                 deaths += 1
@@ -530,7 +535,7 @@ async def test_a_round_goes_on_in_slices_and_stops_when_asked(tmp_path: Path) ->
     many(tmp_path, 200)
     async with testing.layer(url(tmp_path)) as layer:
         held = Retention(layer.store, layer.services.edge, layer.services.artifacts, DAY_US)
-        for _ in range(60):
+        for _ in range(5):
             held.tick(lambda _: True)
         some = rows(tmp_path, "SELECT count(*) AS n FROM run WHERE pruned_us IS NOT NULL")[0]["n"]
         assert 0 < some < 199

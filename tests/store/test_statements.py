@@ -26,7 +26,6 @@ MAY_SCAN = {
     "open_question_ids": "through the index of open questions",
     "drop_worker": "once in a worker's life, at its end",
     "answer_folded": "the few open questions, once per answer",
-    "idle_artifacts": "large results alone, page by page, once a day",
     "forget_incidents": "few rows, once in a client's life",
 }
 #: Tables that grow with the work. Within them a run's rows are found by key or index, never by looking through them all.

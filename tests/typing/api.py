@@ -118,6 +118,7 @@ async def renewal(run: Run, quarter: str, year: int = 2026) -> Ticket:
     assert_type(run.previous, Previous | None)
     assert_type(run.brief(500), str)
     assert_type(run.client.open_questions(), list[Question])
+    assert_type(run.client.get("discount", "none"), Any)
     assert_type(run.client.failures(days=7), list[Failure])
     assert_type(run.uuid(), UUID)
     assert_type(run.id, str)

@@ -107,7 +107,7 @@ async def _nothing(layer: Layer, client: str | None) -> str:
 
 # -- answering --------------------------------------------------------------------------------------------------------
 
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME|SECONDS", help="For wait: until when, or how long.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME|SECONDS", help="For wait: a time, seconds, or: answers.")]
 Fact = Annotated[str | None, typer.Option("--fact", metavar="KEY", help="For wait: until this fact is known.")]
 Value = Annotated[str | None, typer.Option("--value", metavar="JSON|TEXT", help="For value: the result to go on with.")]
 Receipt = Annotated[str | None, typer.Option("--receipt", metavar="JSON|TEXT", help="For happened, by_hand; null: none.")]

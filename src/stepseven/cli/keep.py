@@ -131,8 +131,10 @@ def _confirm(setting: Setting, client: str, known: dict[str, Any]) -> None:
 
 
 def _tell_forgotten(setting: Setting, client: str, done: Forgotten) -> None:
-    told = (count(done.facts, "version of facts", "versions of facts"), count(done.records, "record"),
-            count(done.attempts, "try", "tries"), count(done.questions, "question"), count(done.artifacts, "large result"))  # fmt: skip
+    told = (
+        count(done.facts, "version of facts", "versions of facts"), count(done.records, "record"),
+        count(done.attempts, "try", "tries"), count(done.questions, "question"), count(done.artifacts, "large result"),
+    )  # fmt: skip
     out().print(wrapped(f"{client} is forgotten: {', '.join(told)} are deleted."))
     stays = f"{count(done.runs, 'run')} (id, workflow, times, cost) and {count(done.effects, 'effect')} (name, state, times)"
     out().print(wrapped(f"Kept without their content: {stays}. Run ids are as they were chosen."))

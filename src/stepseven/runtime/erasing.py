@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepseven.errors import StoreUnavailable
 from stepseven.model import Forgotten
-from stepseven.runtime.retention import swept
+from stepseven.runtime.retention import idle, strays, swept
 from stepseven.runtime.services import Services
 from stepseven.store.codec import free_text
 from stepseven.transitions import forgetting
@@ -26,8 +26,10 @@ def forget(services: Services, client_id: str, *, by: str, reason: str | None) -
     done = services.store.erase(lambda tx: forgetting.forget(tx, client_id, note=note, now_us=now))
     # Not an hour later, as for others: nothing of this client's is under way. If another client's step has returned the very
     # same large text in this moment, its file goes too, and that step runs again when it is asked for.
-    gone = sum(1 for _ in swept(services.store, services.artifacts, grace_s=0))
-    missing = services.store.read_now(lambda tx: len(tx.all(tx.sql.idle_artifacts, {"after": ""})))
+    gone = sum(1 for size in swept(services.store, services.artifacts, grace_s=0) if size is not None)
+    for _ in strays(services.store, services.artifacts):
+        pass
+    missing = idle(services.store)
     done = replace(done, artifacts=done.artifacts + gone, files_missing=missing)
     try:
         services.store.compact()

@@ -241,13 +241,17 @@ class Execution(RunMemory):
         self._look_soon = False
         if self.unloading is not None or self._over is None or self._over.done() or not self.waits or self.driving:
             return
+        if self.body is not None and self.body.done():  # found out in a moment: what is left of it waits for nothing
+            return
         soon = self.now_us() + self._patience_us()
         if any(w.until_us is not None and w.until_us <= soon and w.question_id is None for w in self.waits.values()):
             return
         if any(f.done() for f in self.waits):
             return
         for task in self.tasks:
-            if not task.done() and standing(task, self.tasks, self.waits, self.inside) in (Standing.RUNNABLE, Standing.FOREIGN):
+            if task.done():  # who waits for it is told in a moment; then this is looked at again
+                return
+            if standing(task, self.tasks, self.waits, self.inside) in (Standing.RUNNABLE, Standing.FOREIGN):
                 return
         self._finish("it is put away until what it waits for happens")
 

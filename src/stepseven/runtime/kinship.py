@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import Superseded
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import outline
-from stepseven.runtime.procedure import registry
+from stepseven.runtime.procedure import Workflow, registry
 from stepseven.runtime.waits import DurableWait
 from stepseven.transitions import family
 from stepseven.transitions.questions import limit_unit
@@ -23,6 +23,7 @@ from stepseven.transitions.state import choice_of
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.services import Services
     from stepseven.store.base import Row, Tx
 
 SHARED = ("usd", "tokens")  # ceilings that a run shares with what it starts; steps and seconds are each run's own
@@ -52,6 +53,14 @@ class Short:
     above: Above
     what: str
     needs: float
+
+
+def limits_of(workflow: Workflow[Any, Any] | None, services: Services, run: Row) -> Limits | None:
+    """A run's ceilings. What the layer says of money and tokens holds for a run with all it starts: it is the top one's."""
+    told = services.limits
+    if told is not None and run["parent_no"] is not None:
+        told = replace(told, **dict.fromkeys(SHARED))
+    return outline.tighter(workflow.settings.limits if workflow is not None else None, told)
 
 
 def came(ex: Execution) -> None:
@@ -99,7 +108,7 @@ async def parents(ex: Execution) -> tuple[Above, ...]:
     found = []
     for row in await ex.store.read(unit) if ex.run["parent_no"] is not None else ():
         workflow = registry.get(row["workflow"])
-        limits = outline.tighter(workflow.settings.limits if workflow is not None else None, ex.services.limits)
+        limits = limits_of(workflow, ex.services, row)
         if limits is not None and any(getattr(limits, what) is not None for what in SHARED):
             found.append(Above(row["no"], row["id"], limits))
     return tuple(found)

@@ -82,8 +82,9 @@ class Lifecycle(Execution):
         body: asyncio.Task[Any] | None = None
         while True:
             if self.unloading is None and (body is None) and await self._may_begin():
-                body = self._begin()
+                body = self.body = self._begin()
             ended = await self._first(body)
+            self.body = None
             if ended is None:
                 return await self._put_away(body)
             again, over = await self._body_ended(ended)

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import FailureKind, Limits, RunStatus
-from stepseven.runtime import outline, reading
+from stepseven.runtime import kinship, reading
 from stepseven.runtime.ceilings import Reserved
 from stepseven.runtime.choices import generations, other_result, overtaken, set_aside
 from stepseven.runtime.kinship import Above
@@ -71,7 +71,7 @@ class RunMemory:
         self.older = loaded.older
         self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
         self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
-        self.limits: Limits | None = outline.tighter(workflow.settings.limits, services.limits)
+        self.limits: Limits | None = kinship.limits_of(workflow, services, self.run)
         self.seq = loaded.last_seq
         self.tick = 0
         self.flights: dict[Any, Flight] = {}
@@ -89,6 +89,7 @@ class RunMemory:
         self.waited: list[DurableWait] = []  # the waits when unloading began
         self.inside: set[asyncio.Future[Any]] = set()
         self.sending: set[asyncio.Task[Any]] = set()
+        self.body: asyncio.Task[Any] | None = None  # the workflow's own code, until it was found out how it ended
         self.unloading: str | None = None
         self.stop: Stop | None = None
         self.lost: str | None = None

@@ -22,7 +22,7 @@ from stepseven.transitions import pruning
 from stepseven.transitions.pruning import Found, Shrink
 
 BITE_S = 0.004  # CASES Q05: no step waits noticeably; a commit to a disk takes about as long
-PAGE = 50  # runs that are listed at once
+FILES = 50  # of the artifact folder, looked at between two pauses
 REST = 3.0  # so many times as long as a bite took, the store is everybody else's
 SLICE_S = 0.5  # of every two seconds that the daily round may take of a process at work
 EXIT_S = 0.03  # of it at the end of a process
@@ -42,14 +42,12 @@ class Pruner:
         """Shrink every run that ended by *before_us* and may be; gives, again and again, how many seconds it just took."""
         after: Found | None = None
         while found := self._next(before_us, after):
-            todo: list[tuple[Shrink, str]] = []
             began = time.perf_counter()
-            for run in found:
-                todo.append(self._plan(run))
-                while todo and (time.perf_counter() - began > BITE_S or run is found[-1]):
-                    self._bite(todo, before_us)  # before the caller may stop: each time something is done
-                    yield time.perf_counter() - began
-                    began = time.perf_counter()
+            todo = self.store.read_now(partial(_plans, found=found))
+            while todo:
+                self._bite(todo, before_us)  # before the caller may stop: each time something is done
+                yield time.perf_counter() - began
+                began = time.perf_counter()
             after = found[-1]
         yield from self._files()
 
@@ -63,10 +61,7 @@ class Pruner:
         return seen
 
     def _next(self, before_us: int, after: Found | None) -> list[Found]:
-        return self.store.read_now(lambda tx: pruning.prunable(tx, before_us, after, PAGE))
-
-    def _plan(self, run: Found) -> tuple[Shrink, str]:
-        return self.store.read_now(lambda tx: (pruning.plan(tx, run), pruning.checkpoint(tx, run)))
+        return self.store.read_now(lambda tx: pruning.prunable(tx, before_us, after, pruning.AT_ONCE))
 
     def _bite(self, todo: list[tuple[Shrink, str]], before_us: int) -> None:
         """One transaction: as many of the planned runs as fit. What it did is taken off *todo* when it is committed."""
@@ -97,9 +92,18 @@ class Pruner:
         """Remove the files of results that no record names any more, one at a time, and what dead processes left."""
         began = time.perf_counter()
         for size in swept(self.store, self.artifacts, grace_s=GRACE_S):
-            self.done = replace(self.done, artifacts=self.done.artifacts + 1, bytes=self.done.bytes + size)
+            if size is not None:
+                self.done = replace(self.done, artifacts=self.done.artifacts + 1, bytes=self.done.bytes + size)
             yield time.perf_counter() - began
             began = time.perf_counter()
+        for _ in strays(self.store, self.artifacts):
+            yield time.perf_counter() - began
+            began = time.perf_counter()
+
+
+def _plans(tx: Tx, *, found: list[Found]) -> list[tuple[Shrink, str]]:
+    documents = pruning.checkpoints(tx, found)
+    return [(pruning.plan(tx, run), documents[run.id]) for run in found]
 
 
 def _added(done: Pruned, plan: Shrink) -> Pruned:
@@ -107,16 +111,19 @@ def _added(done: Pruned, plan: Shrink) -> Pruned:
     return Pruned(runs=done.runs + 1, records=done.records + plan.records, artifacts=done.artifacts + plan.artifacts, bytes=size)
 
 
-def swept(store: Store, artifacts: Artifacts, *, grace_s: float) -> Iterator[int]:
-    """Remove results that no record names: rows, then their files; gives the size of each.
+def swept(store: Store, artifacts: Artifacts, *, grace_s: float) -> Iterator[int | None]:
+    """Remove results that no record names: rows, then their files; gives the size of each, and ``None`` to pause.
 
     A file is set aside, then its row is deleted if still nobody names it, and only then the file. Whoever dies in between
-    leaves a file that is set aside: with its row it is found here again, without it by ``_strays``.
+    leaves a file that is set aside: with its row it is found here again, without it by ``strays``.
     """
     after = ""
-    while rows := _idle(store, after):
+    while rows := store.read_now(partial(_page, after=after)):
         after = rows[-1]["hash"]
+        yield None
         for row in rows:
+            if not row["idle"]:
+                continue
             where = row["location"]
             if where is not None and not artifacts.set_aside(where, grace_s=grace_s):
                 continue
@@ -125,23 +132,33 @@ def swept(store: Store, artifacts: Artifacts, *, grace_s: float) -> Iterator[int
                 artifacts.remove(where) if gone else artifacts.put_back(where)
             if gone:
                 yield row["size"]
-    _strays(store, artifacts)
 
 
 def _drop(tx: Tx, *, name: str) -> int:
     return tx.run(tx.sql.drop_artifact, {"hash": name, "files": 1})
 
 
-def _idle(store: Store, after: str) -> list[Row]:
-    return store.read_now(lambda tx: tx.all(tx.sql.idle_artifacts, {"after": after}))
+def _page(tx: Tx, *, after: str) -> list[Row]:
+    return tx.all(tx.sql.artifact_page, {"after": after})
 
 
-def _strays(store: Store, artifacts: Artifacts) -> None:
-    """Files that no row names: of processes that died before they wrote the row, or after they had deleted it.
+def idle(store: Store) -> int:
+    """How many results no record names are still there."""
+    after, found = "", 0
+    while rows := store.read_now(partial(_page, after=after)):
+        after = rows[-1]["hash"]
+        found += sum(1 for row in rows if row["idle"])
+    return found
+
+
+def strays(store: Store, artifacts: Artifacts) -> Iterator[None]:
+    """Remove files that no row names, pausing now and then: of processes that died before they wrote it, or had deleted it.
 
     In a folder that was chosen there may be other things: only what was set aside is certainly ours.
     """
-    for location, name, age_s in artifacts.strays():
+    for n, (location, name, age_s) in enumerate(artifacts.strays()):
+        if n % FILES == FILES - 1:
+            yield
         ours = location.endswith(ASIDE) or (artifacts.own and age_s > GRACE_S)
         if ours and store.read_now(partial(_named, name=name)) is None:
             artifacts.remove_stray(location)
@@ -213,4 +230,4 @@ def keep_us() -> int | None:
     return retention_us(os.environ.get("STEPSEVEN_RETENTION"))
 
 
-__all__ = ["VARIABLE", "Pruner", "Retention", "keep_us", "swept"]
+__all__ = ["VARIABLE", "Pruner", "Retention", "idle", "keep_us", "strays", "swept"]

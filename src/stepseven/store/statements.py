@@ -33,6 +33,7 @@ class Statements:
     insert_fact: str
     renew_fact: str
     wake_for_fact: str
+    insert_wait: str
     # runs
     insert_run: str
     run_by_id: str
@@ -125,6 +126,7 @@ class Statements:
     prunable: str
     guard_prune: str
     keep_document: str
+    checkpoints: str
     prune_steps: str
     drop_step: str
     slim_step: str
@@ -138,7 +140,7 @@ class Statements:
     drop_waits: str
     finish_prune: str
     drop_artifact: str
-    idle_artifacts: str
+    artifact_page: str
     prune_due: str
     prune_done: str
     runs_of_client: str
@@ -208,10 +210,13 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
               FROM {s}fact WHERE client_id = :client_id AND key = :key RETURNING version""",
         "renew_fact": f"""UPDATE {s}fact SET valid_until_us = :valid_until_us
             WHERE client_id = :client_id AND key = :key AND version = :version""",
-        # Which fact a run waits for is known to the run alone: it looks, and waits on if it was another one.
         "wake_for_fact": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,
                 updated_us = :now
-            WHERE client_id = :client_id AND status = 'waiting' AND waiting_for = 'event' AND owner IS NULL""",
+            WHERE client_id = :client_id AND status = 'waiting' AND owner IS NULL
+              AND EXISTS (SELECT 1 FROM {s}wait AS w WHERE w.run_no = {s}run.no AND w.kind = 'event' AND w.key = :key)""",
+        # What a parked run waits to know, beside what else it waits for; taken away when it is taken.
+        "insert_wait": f"""INSERT INTO {s}wait (run_no, branch, kind, key, created_us)
+            VALUES (:run_no, '', 'event', :key, :now) ON CONFLICT DO NOTHING""",
         "insert_run": f"""INSERT INTO {s}run (id, client_id, workflow, source_digest, status, goal, inputs, root_no, parent_no,
                 created_us, updated_us)
             VALUES (:id, :client_id, :workflow, :source_digest, 'queued', :goal, :inputs, :root_no, :parent_no, :now, :now)
@@ -265,7 +270,8 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 + coalesce((SELECT sum(usd) FROM {s}attempt WHERE run_no = :run_no), 0) AS uusd,
             coalesce((SELECT sum(tokens) FROM {s}step WHERE id BETWEEN :low AND :high), 0)
                 + coalesce((SELECT sum(tokens) FROM {s}attempt WHERE run_no = :run_no), 0) AS tokens""",
-        "client_spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step WHERE ended_us >= :since_us AND name <> 'run.start' AND (id >> 24) IN
+        "client_spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step
+              WHERE ended_us >= :since_us AND name <> 'run.start' AND (id >> 24) IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
                   AND (ended_us IS NULL OR ended_us >= :since_us))), 0)
             + coalesce((SELECT sum(usd) FROM {s}attempt WHERE started_us >= :since_us AND run_no IN
@@ -522,6 +528,9 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE (r.ended_us > :after_us OR (r.ended_us = :after_us AND r.no > :after_no)) AND {may}
             ORDER BY r.ended_us, r.no LIMIT :limit""",
         "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may} {d.hold_row}",
+        # Ten at a time: beginning to make the first one takes seven times as long as making it.
+        "checkpoints": f"""SELECT run_id, document FROM {s}checkpoint
+            WHERE run_id IN (:a, :b, :c, :d, :e, :f, :g, :h, :i, :j)""",
         "keep_document": f"UPDATE {s}run SET document = :document WHERE no = :run_no AND document IS NULL",
         "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact, substr(coalesce(t.result, a.body), 1, 120) AS head,
                 coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size
@@ -546,8 +555,8 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
         # Whoever keeps a result writes both rows in one transaction, so no row of `step` means nobody.
         "drop_artifact": f"""DELETE FROM {s}artifact WHERE hash = :hash AND (:files = 1 OR location IS NULL)
             AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = :hash)""",
-        "idle_artifacts": f"""SELECT a.hash, a.size, a.location FROM {s}artifact AS a
-            WHERE a.hash > :after AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = a.hash) ORDER BY a.hash LIMIT 500""",
+        "artifact_page": f"""SELECT a.hash, a.size, a.location, NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = a.hash) AS idle
+            FROM {s}artifact AS a WHERE a.hash > :after ORDER BY a.hash LIMIT 500""",
         "prune_due": f"SELECT pruned_us FROM {s}store WHERE coalesce(pruned_us, 0) < :since_us",
         "prune_done": f"UPDATE {s}store SET pruned_us = :now",
         "runs_of_client": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE client_id = :client_id ORDER BY no",

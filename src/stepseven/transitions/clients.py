@@ -58,7 +58,7 @@ def learn(tx: Tx, given: Given, now_us: int) -> Learned:
     )
     assert row is not None  # an insert without a condition gives its row  # noqa: S101
     reason = f"{given.key} is known now: ready to go on"
-    tx.run(tx.sql.wake_for_fact, {"client_id": given.client_id, "reason": reason, "now": now_us})
+    tx.run(tx.sql.wake_for_fact, {"client_id": given.client_id, "key": given.key, "reason": reason, "now": now_us})
     requiring.withdraw(tx, given.client_id, given.key, now_us)
     return Learned(version=row["version"], new=True)
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
@@ -21,6 +22,7 @@ from stepseven.transitions.state import steps_range
 
 KEPT = 4096  #: characters of a run's value and inputs that are kept whole
 MOST_TRIES = 20  #: failed tries of a step whose reasons are kept, the newest
+AT_ONCE = 10  #: checkpoints that are read by one statement
 PIECE = 25  #: rows that go between two looks at the clock
 _INTERNAL = ("run.", "client.")
 
@@ -86,10 +88,15 @@ def _costs(row: Row) -> bool:
     return bool(row["usd"] or row["tokens"])
 
 
-def checkpoint(tx: Tx, run: Found) -> str:
-    """The run's checkpoint, without references to the results that are about to go."""
-    row = tx.one(tx.sql.checkpoint, {"id": run.id})
-    told = json.loads(row["document"]) if row is not None else {}
+def checkpoints(tx: Tx, found: Sequence[Found]) -> dict[str, str]:
+    """The checkpoints of at most ten runs by id, without references to the results that are about to go."""
+    ids = [run.id for run in found]
+    names = dict(zip_longest("abcdefghij", ids))
+    return {row["run_id"]: _without_references(row["document"]) for row in tx.all(tx.sql.checkpoints, names)}
+
+
+def _without_references(document: str) -> str:
+    told = json.loads(document)
     for entry in told.get("artifacts", {}).values():
         if isinstance(entry, dict) and entry.get("ref") is not None:
             entry["ref"] = None

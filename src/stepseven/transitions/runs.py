@@ -127,6 +127,7 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
     if fence is None:
         return Taken(run=run)
     tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
+    tx.run(tx.sql.drop_waits, {"run_no": run["no"]})
     hold = Hold(
         run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=_root_id(tx, run), owner=worker,
         fence=fence["fence"],
@@ -205,6 +206,8 @@ def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
             "remaining": p.remaining, "executing_us": p.executing_us, "now": now_us,
         },
     )  # fmt: skip
+    for key in p.facts if parked else ():
+        tx.run(tx.sql.insert_wait, {"run_no": hold.run_no, "key": key, "now": now_us})
     return parked == 1
 
 
@@ -231,6 +234,7 @@ def end(tx: Tx, hold: Hold, e: Ending, now_us: int) -> bool:
     )  # fmt: skip
     if ended:
         tx.run(tx.sql.close_run_questions, {"run_no": hold.run_no, "now": now_us})
+        tx.run(tx.sql.drop_waits, {"run_no": hold.run_no})
         tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
         offer(tx, hold.run_no, now_us)
         _tell_parent(tx, hold.run_no, e.status, now_us)
