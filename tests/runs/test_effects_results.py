@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pytest
@@ -11,14 +10,6 @@ import pytest
 from stepseven import Run, attempt, step, workflow
 from tests.runs.outside import DROP
 from tests.runs.worldly import claims, kinds, layers, outside, post, the_question
-
-
-@dataclass
-class Booked:
-    """A result with a field that a JSON schema cannot check."""
-
-    number: str
-    due: date
 
 
 @pytest.mark.parametrize(

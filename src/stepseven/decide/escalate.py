@@ -56,6 +56,7 @@ __all__ = [
     "waited",
 ]
 
+
 def failure(  # noqa: PLR0913 - each is one thing the person has to know
     s: Situation,
     *,
