@@ -1,9 +1,15 @@
-"""A run in which a person decides, killed again and again: proposals edited and refused, values approved, answers kept."""
+"""A run in which a person decides, killed again and again: proposals edited and refused, values approved, answers kept.
+
+    python people.py STATE_DIR OUTSIDE_URL
+
+Like ``subject.py``: its value is the last line, and the same however often it was killed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -125,3 +131,7 @@ def main(state: str, url: str, how: str = "resume", edge: Edge | None = None) ->
     World.url = url
     print(json.dumps(asyncio.run(drive(state, edge)), sort_keys=True), flush=True)  # noqa: T201 - the interface
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:3]))

@@ -15,6 +15,7 @@ from tests.crash.killer import ROOT
 
 SHARED = Path(os.environ.get("STEPSEVEN_SHARED") or ROOT.parent / "shared")
 SUBJECT = ROOT / "tests" / "crash" / "subject.py"
+PEOPLE = ROOT / "tests" / "crash" / "people.py"
 
 TOOL = SHARED / "tools" / "crash_points.py"
 
@@ -27,12 +28,12 @@ WRITES = ["--calls", "sync,write"]
 SENDS = ["--calls", "send", "--ledger-port"]
 
 
-def crash_points(folder: Path, mode: str, *how: str) -> dict[str, int]:
+def crash_points(folder: Path, mode: str, *how: str, subject: Path = SUBJECT) -> dict[str, int]:
     """Run the tool; how many scenarios had which outcome. Every scenario has to be clean."""
-    command = [sys.executable, str(TOOL), str(SUBJECT), "--dedup", "--mode", mode, *how]
+    command = [sys.executable, str(TOOL), str(subject), "--dedup", "--mode", mode, *how]
     told = subprocess.run(
         command, capture_output=True, text=True, check=False,
-        env={**os.environ, "CP_BUILD": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "CP_BUILD": str(folder), "TMPDIR": str(folder), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )  # fmt: skip
     found = re.search(r"^(\d+) scenarios, .*: (\{.*\})$", told.stdout, re.MULTILINE)
     assert found, told.stdout + told.stderr
@@ -57,6 +58,18 @@ def crash_points(folder: Path, mode: str, *how: str) -> dict[str, int]:
 def test_a_sample_of_the_kill_points_is_clean(tmp_path: Path, mode: str, how: list[str], stride: int):
     """Nothing lost, duplicated, diverged, stuck or corrupt at kill points spread over the whole run."""
     outcomes = crash_points(tmp_path, mode, *how, "--stride", str(stride))
+    assert outcomes["clean"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "mode, how, stride", [("after", WRITES, 110), ("powerloss", WRITES, 110), ("after", SENDS, 5)],
+    ids=["write-after", "write-powerloss", "send-after"],
+)  # fmt: skip
+def test_a_sample_of_the_kill_points_with_people_is_clean(tmp_path: Path, mode: str, how: list[str], stride: int):
+    """The same where people decide: no approval, edit or refusal is lost, and nothing goes out without its own."""
+    outcomes = crash_points(tmp_path, mode, *how, "--stride", str(stride), subject=PEOPLE)
     assert outcomes["clean"] >= 3
 
 

@@ -820,3 +820,40 @@ async def test_the_first_run_says_what_became_of_it(shop: Shop) -> None:
         [decision] = (await layer.checkpoint("r"))["decisions"]
         assert (decision["answer"], decision["by"]) == ("undo", "ann")
         assert json.loads(json.dumps(asked.context)) == asked.context
+
+
+# -- a child that is started anew -------------------------------------------------------------------------------------------
+
+
+async def test_a_child_started_anew_answers_for_what_its_first_start_did(shop: Shop) -> None:
+    """Its first start's offer is taken back: its receipts are used again. If it ends badly too, they are offered with its own."""
+
+    @workflow("careful")
+    async def careful(run: Run) -> str:
+        await shop.book("ann")
+        answer = await run.ask("Right?", options=["yes", "no"])
+        await shop.charge(7)
+        raise Fatal(f"{answer} is too late")
+
+    @workflow("parent")
+    async def parent(run: Run) -> str:
+        return await run.start(careful())
+
+    async with layers() as layer:
+        asked = the_question(await layer.run(parent(), client="acme", run_id="p"))
+        await layer.cancel(asked.run_id, reason="wrong")
+        first = {q.kind: q for q in await layer.questions()}
+        assert set(first) == {QuestionKind.UNDO}
+        await layer.resume("p")
+        body = next(q for q in await layer.questions() if q.run_id == "p")
+        await layer.answer(body.id, "again", by="ann")
+        await layer.resume("p")
+        left = list(await layer.questions())
+        assert [q.text.split("\n", 1)[0] for q in left] == ["Right?"], "what was offered of the first start is used again"
+        await layer.answer(left[0].id, "yes", by="ann")
+        assert (await layer.resume("p")).status == "failed"
+        offered = [q for q in await layer.questions() if q.kind is QuestionKind.UNDO]
+        assert [[s["step"] for s in q.context["stands"]] for q in offered] == [["charge", "book"]]
+        await layer.answer(offered[0].id, "undo", by="ann")
+        assert (await layer.resume(f"{offered[0].run_id}-undo")).status == "done"
+    assert shop.orders() == ["book", "charge", "refund", "unbook"]

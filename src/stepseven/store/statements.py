@@ -178,7 +178,7 @@ _RUN_COLUMNS = """no, id, client_id, workflow, external, source_digest, status, 
     failure, limits, root_no, parent_no, owner, fence, executions, progress, barren, executing_us, wake_us, next_step,
     remaining, open_questions, created_us, updated_us, ended_us, pruned_us, document IS NOT NULL AS shrunk"""
 _CHILD_COLUMNS = """r.no, r.id, r.client_id, r.workflow, r.status, r.waiting_for, r.reason, r.owner, r.fence, r.wake_us,
-    r.open_questions, r.next_step, r.parent_no, r.created_us, r.updated_us, r.ended_us"""
+    r.open_questions, r.next_step, r.root_no, r.parent_no, r.created_us, r.updated_us, r.ended_us"""
 _EFFECT_COLUMNS = """scope, scope_id, name, key, generation, claim_id, tries, owner, state, inputs, inputs_approved,
     arguments, receipt, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, settled_us, undo_module, undo_no,
     undone_us"""

@@ -10,6 +10,7 @@ from stepseven.errors import Fatal, RunConflict
 from stepseven.model import Question, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family, runs
+from stepseven.transitions.offering import goes_on
 from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import Hold, question_of
 
@@ -54,6 +55,7 @@ def admit(tx: Tx, hold: Hold, admission: Admission, siblings: Sequence[str], now
     row = runs.admit(tx, replace(admission, parent_no=hold.run_no, root_no=root), now_us)
     if row["parent_no"] != hold.run_no:
         raise RunConflict(admission.run_id, "another parent: it was not started by this run")
+    goes_on(tx, row, now_us)
     return row
 
 

@@ -14,6 +14,14 @@ def children(tx: Tx, run_no: int) -> list[Row]:
     return tx.all(tx.sql.children, {"run_no": run_no})
 
 
+def replaced(tx: Tx, run: Row) -> list[Row]:
+    """The earlier starts of a child that was started anew: it shares their receipts, and answers for them."""
+    if run["parent_no"] is None or run["root_no"] is None:
+        return []
+    same = [row for row in children(tx, run["parent_no"]) if (row["root_no"] or row["no"]) == run["root_no"]]
+    return [row for row in same if row["no"] < run["no"]]
+
+
 def live(tx: Tx, run_no: int) -> list[Row]:
     """Those of them that have not ended."""
     return [row for row in children(tx, run_no) if not RunStatus(row["status"]).ended]

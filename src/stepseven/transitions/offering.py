@@ -11,6 +11,7 @@ from stepseven.decide.escalate import Draft, Receipt, Situation
 from stepseven.model import EffectState, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest, free_text, guard
+from stepseven.transitions.family import replaced
 from stepseven.transitions.state import steps_range
 
 UNDO = "stepseven.undo"  # the workflow that takes back what another run did; its input names that run
@@ -30,10 +31,22 @@ def offer(tx: Tx, run_no: int, now_us: int) -> None:
         run = tx.one(tx.sql.run_by_id, {"id": json.loads(run["inputs"])["run_id"]})
         if run is None:
             return
-    mine = list(reversed(tx.all(tx.sql.effects, {"run_no": run["no"]})))  # newest first
+    numbers = (run["no"], *(row["no"] for row in replaced(tx, run)))
+    found = [row for no in numbers for row in tx.all(tx.sql.effects, {"run_no": no})]
+    mine = sorted(found, key=lambda row: -row["claimed_us"])  # newest first
     open_now = [e for e in mine if e["state"] == EffectState.DONE and e["undo_module"] is not None and e["undone_us"] is None]
     if open_now:
         _ask(tx, run, mine, now_us)
+
+
+def goes_on(tx: Tx, run: Row, now_us: int) -> None:
+    """A child was started anew on the receipts of its earlier starts: what was asked about those is no longer open."""
+    for earlier in replaced(tx, run):
+        asked = [q for q in tx.all(tx.sql.questions_of_run, {"run_no": earlier["no"]}) if q["kind"] == QuestionKind.UNDO.value]
+        for question in asked:
+            tx.run(tx.sql.close_question, {"id": question["id"], "status": "withdrawn", "now": now_us})
+        if asked:
+            tx.run(tx.sql.count_questions, {"run_no": earlier["no"], "now": now_us})
 
 
 def _ask(tx: Tx, run: Row, mine: Sequence[Row], now_us: int) -> None:

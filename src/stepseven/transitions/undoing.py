@@ -7,6 +7,7 @@ import json
 
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import canonical
+from stepseven.transitions.family import replaced
 from stepseven.transitions.offering import UNDO
 from stepseven.transitions.runs import Admission, admit
 from stepseven.transitions.state import choice_of
@@ -31,7 +32,10 @@ def decided(tx: Tx, question: Row, stored: str, now_us: int) -> str | None:
         ),
         now_us,
     )  # fmt: skip
-    tx.run(tx.sql.decide_undo, {"undo_no": run["no"], "run_no": question["run_no"]})
+    first = tx.one(tx.sql.run_by_no, {"no": question["run_no"]})
+    assert first is not None  # the question is about it  # noqa: S101
+    for each in (first, *replaced(tx, first)):
+        tx.run(tx.sql.decide_undo, {"undo_no": run["no"], "run_no": each["no"]})
     return free
 
 
