@@ -630,3 +630,254 @@ async def test_an_answer_between_asked_and_parked(tmp_path: Path) -> None:
                 assert not outcome.questions
                 outcome = await layer.resume(f"r{lap}")
             assert outcome.result() == list(range(40)) == sent
+
+
+# -- what the arguments are -------------------------------------------------------------------------------------------------
+
+
+@step(effect="irreversible", key="to")
+async def pay(to: str, order: dict[str, Any]) -> str:
+    """An argument that can be changed after the call."""
+    sent.append((to, order["amount"]))
+    return to
+
+
+async def test_the_arguments_are_those_of_the_call() -> None:
+    """An object that is changed after the call, also by a loop that uses it again, does not change what goes out."""
+
+    @workflow
+    async def pays(run: Run) -> list[str]:
+        order = {"amount": 1}
+        first = pay("ann", order)
+        order["amount"] = 100
+        return [await first, await pay("ben", order)]
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, pays())
+        assert question.context["facts"]["order.amount" if "order.amount" in question.context["facts"] else "order"] in (1, {"amount": 1})
+        await layer.answer(question.id, "approve", by="ann")
+        await layer.resume("r")
+        await layer.answer_next("approve", by="ann")
+        assert (await layer.resume("r")).result() == ["ann", "ben"]
+        assert sent == [("ann", 1), ("ben", 100)]
+
+
+async def test_a_value_is_that_of_the_call() -> None:
+    """`run.approve` gives back what was shown, whatever became of the object meanwhile."""
+
+    @workflow
+    async def approves(run: Run) -> Any:
+        value = {"amount": 1}
+        asked = run.approve("So?", about=value)
+        value["amount"] = 100
+        return await asked
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, approves())
+        assert question.context["facts"] == {"amount": 1}
+        await layer.answer(question.id, "approve", by="ann")
+        assert (await layer.resume("r")).result() == {"amount": 1}
+
+
+async def test_tasks_that_propose_under_one_key_come_one_after_the_other() -> None:
+    """Other values under the same key in another task: the first is decided, then the second is a conflict; nothing spins."""
+
+    @workflow
+    async def both(run: Run) -> list[str]:
+        return list(await asyncio.gather(send_mail("ben", "a"), send_mail("ben", "b")))
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, both())
+        assert question.context["facts"]["body"] == "a"
+        await layer.answer(question.id, "approve", by="ann")
+        (clash,) = (await layer.resume("r")).questions
+        assert clash.kind is QuestionKind.CONFLICT
+        await layer.answer(clash.id, "same", by="ann")
+        assert (await layer.resume("r")).result() == ["m-1", "m-1"]
+        assert len(await layer.questions(status=None)) == 2
+
+
+@pytest.mark.parametrize("how", ["approve", "ask"])
+async def test_tasks_that_ask_about_other_values_under_one_key(how: str) -> None:
+    """The same text about other values in two tasks: one question after the other, each keeps its answer, nothing spins."""
+
+    @workflow
+    async def both(run: Run) -> list[Any]:
+        async def one(n: int) -> Any:
+            return await (run.approve("So?", about=n) if how == "approve" else run.ask("So?", about=n, key="so"))
+
+        return [*await asyncio.gather(asyncio.create_task(one(1)), asyncio.create_task(one(2))), await run.ask("Done?")]
+
+    async with testing.layer() as layer:
+        await layer.run(both(), client="acme", run_id="r")
+        for n in (1, 2):
+            (question,) = await layer.questions()
+            assert question.context["facts"] == ({"value": n} if how == "approve" else {"about": n})
+            await layer.answer(question.id, "approve", by=f"p{n}")
+            await layer.resume("r")
+        await layer.answer_next("yes", by="ann")
+        outcome = await layer.resume("r")
+        assert outcome.result() == ([1, 2, "yes"] if how == "approve" else ["approve", "approve", "yes"])
+        assert len(await layer.questions(status=None)) == 3
+
+
+async def test_every_no_stays_beside_a_later_yes() -> None:
+    """Two drafts refused, a third approved: after any number of parks each call finds its own, and nothing is asked again."""
+
+    @workflow
+    async def drafts(run: Run) -> list[str]:
+        said = []
+        for body in ("a", "b", "c"):
+            try:
+                said.append(await send_mail("ben", body))
+            except Refused as no:
+                said.append(no.reason)
+        return [*said, await run.ask("One?"), await run.ask("Two?")]
+
+    async with testing.layer() as layer:
+        await layer.run(drafts(), client="acme", run_id="r")
+        for answer in ("refuse", "refuse", "approve", "1", "2"):
+            (question,) = await layer.questions()
+            await layer.answer(question.id, answer, by="ann")
+            outcome = await layer.resume("r")
+        assert outcome.result() == ["refused by ann", "refused by ann", "m-1", "1", "2"]
+        assert len(await layer.questions(status=None)) == 5
+        assert [s[1] for s in sent] == ["c"]
+
+
+# -- credentials, and what is not recorded ----------------------------------------------------------------------------------
+
+KEY = "sk-ant-" + "a1b2c3d4e5f6g7h8i9j0k1l2"
+
+
+async def test_the_probe_gets_what_was_sent_where_it_was_masked() -> None:
+    """`secrets="mask"`: the mask is for the store; the probe looks with the real argument, and nothing is sent twice."""
+
+    @step(effect="irreversible", key="to", secrets="mask")
+    async def send(to: str, token: str) -> str:
+        sent.append(token)
+        raise TimeoutError("no answer")
+
+    @send.probe
+    async def find(to: str, token: str) -> str | None:
+        return "there" if token == KEY else None
+
+    @workflow
+    async def sends(run: Run) -> str:
+        return await send("ben", KEY)
+
+    async with testing.layer() as layer:
+        await proposed(layer, sends())
+        await layer.answer_next("approve", by="ann")
+        assert (await layer.resume("r", wait=60)).result() == "there"
+        assert sent == [KEY]
+
+
+async def test_a_masked_approval_does_not_cover_another_credential() -> None:
+    """The yes was given with one key behind the mask; with another one it is proposed anew."""
+    keys = [KEY]
+
+    @step(effect="irreversible", key="to", secrets="mask")
+    async def send(to: str, token: str) -> str:
+        sent.append(token)
+        return to
+
+    @workflow
+    async def sends(run: Run) -> str:
+        return await send("ben", keys[0])
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, sends())
+        await layer.answer(question.id, "approve", by="ann")
+        keys[0] = KEY[::-1].replace("-tna-ks", "") and "sk-ant-" + "z" * 10 + "1234567890"
+        outcome = await layer.resume("r")
+        assert [q.kind for q in outcome.questions] == [QuestionKind.APPROVE]
+        assert sent == []
+
+
+async def test_what_is_not_recorded_is_named() -> None:
+    """Parameters in `ignore=` are no part of what is approved, and the question says so."""
+
+    @step(effect="irreversible", key="to", ignore=("session",))
+    async def send(to: str, session: object) -> str:
+        return to
+
+    @workflow
+    async def sends(run: Run) -> str:
+        return await send("ben", object())
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, sends())
+        assert "Not shown, and not part of your word: session." in question.text
+
+
+async def test_a_promise_covers_the_same_words_only() -> None:
+    """The receiver honours the key: another run that inherits the doubt with an edit does not send it under that key again."""
+
+    @step(effect="irreversible", key="k", scope="client", idempotent="forever")
+    async def send(k: str, words: str) -> str:
+        sent.append((words, attempt().idempotency_key))
+        raise TimeoutError("no answer")
+
+    @workflow
+    async def sends(run: Run) -> str:
+        return await send("k", "orig")
+
+    async with testing.layer() as layer:
+        await proposed(layer, sends(), run_id="a")
+        await layer.answer_next("approve", by="ann")
+        await layer.resume("a", wait=60)
+        await layer.cancel("a", reason="enough")
+        while (await layer.resume("a", wait=60)).questions:
+            await layer.answer_next("stop", by="ann")
+        tries = len(sent)
+        outcome = await layer.run(sends(), client="acme", run_id="b")
+        if outcome.questions and outcome.questions[0].kind is QuestionKind.APPROVE:
+            await layer.answer_next({"choice": "approve", "inputs": {"words": "edited"}}, by="bob")
+            outcome = await layer.resume("b", wait=60)
+        assert [q.kind for q in outcome.questions] == [QuestionKind.UNKNOWN_OUTCOME]
+        assert len(sent) == tries
+
+
+# -- two runs of a client -----------------------------------------------------------------------------------------------------
+
+
+def _inviting() -> Any:
+    @step(effect="irreversible", key="quarter", scope="client")
+    async def invite(quarter: str, words: str) -> str:
+        sent.append(words)
+        return f"i-{len(sent)}"
+
+    @workflow
+    async def invites(run: Run, words: str) -> str:
+        return await invite("Q3", words)
+
+    return invites
+
+
+async def test_what_another_run_has_done_is_no_longer_proposed() -> None:
+    """Two runs propose the same; one is approved and done: the other's question is taken back, and it goes on with the receipt."""
+    invites = _inviting()
+    async with testing.layer() as layer:
+        first, second = await proposed(layer, invites(words="a"), "r1"), await proposed(layer, invites(words="b"), "r2")
+        await layer.answer(first.id, "approve", by="ann")
+        await layer.resume("r1")
+        assert {q.id: q.status for q in await layer.questions(status=None)}[second.id] == "withdrawn"
+        assert (await layer.resume("r2")).result() == "i-1"
+        assert sent == ["a"]
+
+
+@pytest.mark.parametrize("choice, want", [("same", ["a"]), ("second", ["a", "edited"])])
+async def test_an_edit_that_another_run_has_overtaken_is_a_conflict(choice: str, want: list[str]) -> None:
+    """Both were approved, one with an edit; the other was faster: a person says whether that is the same thing."""
+    invites = _inviting()
+    async with testing.layer() as layer:
+        first, second = await proposed(layer, invites(words="a"), "r1"), await proposed(layer, invites(words="b"), "r2")
+        await layer.answer(first.id, "approve", by="ann")
+        await layer.answer(second.id, {"choice": "approve", "inputs": {"words": "edited"}}, by="bob")
+        await layer.resume("r1")
+        (clash,) = (await layer.resume("r2")).questions
+        assert clash.kind is QuestionKind.CONFLICT
+        await layer.answer(clash.id, choice, by="bob")
+        assert (await layer.resume("r2")).status is RunStatus.DONE
+        assert sent == want

@@ -127,6 +127,7 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
     effect: EffectKind = EffectKind.IRREVERSIBLE,
     before: Mapping[str, Any] | None = None,
     why: str = "",
+    hidden: tuple[str, ...] = (),
     usd: float | None = None,
     seconds: float | None = None,
 ) -> Draft:
@@ -141,6 +142,7 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
         effect: whether it can be taken back; ``read``: it is a value, and nothing is done with it yet.
         before: what was shown the last time it was proposed, as the person left it.
         why: what became of the earlier answer, as a sentence.
+        hidden: parameters that are not recorded, and so neither shown nor part of what is approved.
         usd: what it is expected to cost, in US dollars.
         seconds: how long it is expected to take.
     """
@@ -153,6 +155,7 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
     values = f"Exactly this: {say.listing(pairs(facts), most=5)}." if facts else ""
     calm = "Nothing was done with it yet." if value else f"Nothing was {done} yet."
     final = "It cannot be taken back." if effect is EffectKind.IRREVERSIBLE else ""
+    unseen = f"Not shown, and not part of your word: {say.listing(list(hidden))}." if hidden else ""
     go = "it is used as it is; you may edit it first" if value else f"{done} at once; you may edit the values first"
     options = (
         Option(id="approve", label="yes, exactly so", detail=go, usd=usd, seconds=seconds),
@@ -161,8 +164,8 @@ def approve(  # noqa: PLR0913 - each is one thing the person has to know
     context = context_of(s, nothing_changed=True, facts=facts)
     context["changed"] = [{"path": path, "then": old, "now": new} for path, old, new in changes]
     headline = say.clip(text, words=45, chars=400) if text else mine
-    told = [why, differs, values, calm, final]
-    return draft(headline, told, known(s), more=[why, differs, calm, final], options=options, context=context)
+    told = [why, differs, values, calm, final, unseen]
+    return draft(headline, told, known(s), more=[why, differs, calm, final, unseen], options=options, context=context)
 
 
 def _changes(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

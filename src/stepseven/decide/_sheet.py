@@ -139,11 +139,12 @@ def _exactly(question: Question, width: int) -> list[str]:
     rows = list(say.leaves(_map(context.get("facts"))))
     left = min(max(len(path) for path, _ in rows), max(_LABEL, width // 3))
     lines = ["  To be used, exactly:"]
-    for path, value in rows:
+    for name, value in rows:
+        path = say.one_line("".join(c if c.isprintable() else " " for c in name))
         told = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         lines += _value_lines(path, told.splitlines() or [""], left, width)
-        if path in was:
-            lines.append(_wrap(f"(last time: {say.shown(was[path])})", width, first=" " * (left + 6), rest=" " * (left + 6)))
+        if name in was:
+            lines.append(_wrap(f"(last time: {say.shown(was[name])})", width, first=" " * (left + 6), rest=" " * (left + 6)))
     return [*lines, ""]
 
 

@@ -16,7 +16,7 @@ from stepseven.errors import NotRecordable, Refused
 from stepseven.model import EffectKind, QuestionKind
 from stepseven.runtime import asking, choices, trouble
 from stepseven.runtime.binding import Spread, parameter_types
-from stepseven.store.codec import Typed, canonical, digest, free_text, guard
+from stepseven.store.codec import Typed, canonical, digest, free_text, from_canonical, guard
 from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.state import choice_of
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stepseven.runtime.place import Place
     from stepseven.store.base import Row
 
+_BUILT = (dict, list, tuple, set, frozenset, bytes, bool, int, float)  # their edits are told by the value, not by a schema
 VALUE = "run.approve"  # names the questions of ``run.approve``
 
 
@@ -38,6 +39,7 @@ class Approved:
     arguments: str
     bound: dict[str, Any]
     told: str  # by whom, and what they changed
+    edited: bool = False
 
 
 class _Misfit(Exception):
@@ -58,7 +60,7 @@ def needed(call: Call) -> bool:
 
 def standing(ex: Execution, call: Call) -> Approved | None:
     """The approval that was given on exactly this call; ``None``: there is none (yet), or it cannot be used."""
-    row = _row(ex, call.branch, _key(call), call.digest)
+    row = _row(ex, call.branch, _key(call), call.exact)
     if row is None or row["status"] != "answered" or choice_of(json.loads(row["answer"])) != "approve":
         return None
     try:
@@ -74,7 +76,7 @@ async def propose(ex: Execution, call: Call) -> None:
         Refused: it may not. Nothing was done; a resume raises the same.
     """
     while True:
-        row, why = _row(ex, call.branch, _key(call), call.digest), None
+        row, why = _row(ex, call.branch, _key(call), call.exact), None
         if row is not None and row["status"] == "answered":
             answer = json.loads(row["answer"])
             if choice_of(answer) == "refuse":
@@ -90,7 +92,16 @@ async def propose(ex: Execution, call: Call) -> None:
             raise await _refused(ex, call, row)
         if row is None or row["status"] != "open":
             row = await _ask(ex, call, why)
-        await asking.answered(ex, call, row)
+        if (await _answered(ex, call, row))["status"] == "withdrawn":
+            return  # somebody did it meanwhile, or stopped it: the claim knows
+
+
+async def _answered(ex: Execution, call: Call, row: Row) -> Row:
+    """Wait for the word. The effect's lane is kept: another call of this key comes after this one, and is a conflict then."""
+    if call.place.item is None:
+        return await ex.answered(row)
+    async with call.place.item.aside():
+        return await ex.answered(row)
 
 
 def _key(call: Call) -> str:
@@ -98,11 +109,9 @@ def _key(call: Call) -> str:
 
 
 def _row(ex: Execution, branch: str, key: str, about: str) -> Row | None:
-    """The newest question about this call, if it was asked on exactly these arguments."""
+    """The newest question about this call that was asked on exactly these arguments."""
     rows = ex.questions.get((branch, QuestionKind.APPROVE.value, key), [])
-    if not rows or rows[-1]["about"] != about or rows[-1]["status"] == "withdrawn":
-        return None
-    return rows[-1]
+    return next((r for r in reversed(rows) if r["about"] == about and r["status"] != "withdrawn"), None)
 
 
 def _since_refused(ex: Execution, call: Call, row: Row) -> str | None:
@@ -137,7 +146,7 @@ def _approved(call: Call, row: Row) -> Approved:
         raise _Misfit("the edit changes what the effect is named by (its key)")
     texts = {**call.texts, **{name: canonical(value, name) for name, value in edits.items()}}
     shown = "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
-    return Approved(shown, bound, f"approved by {by}, who changed {', '.join(sorted(edits))}")
+    return Approved(shown, bound, f"approved by {by}, who changed {', '.join(sorted(edits))}", edited=True)
 
 
 def _text(call: Call, bound: Mapping[str, Any]) -> str:
@@ -160,15 +169,18 @@ async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
     arguments = {name: json.loads(call.texts[name]) for name in call.step.parameters.names if name in call.texts}
     draft = escalate.approve(
         asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), arguments=arguments,
-        before=_before(earlier), why=_void(earlier, why), usd=o.cost.usd if o.cost else None,
+        before=_before(earlier), why=_void(earlier, why), hidden=tuple(sorted(call.step.parameters.ignore)), usd=o.cost.usd if o.cost else None,
         seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
     hints = parameter_types(call.step.fn)
     properties = {name: Typed(hints.get(name, Any), where=name).json_schema() or {} for name in arguments}
     paths = call.step.key_paths.paths if call.step.key_paths is not None else ()
-    draft.context["approve"] = {"of": "step", "inputs": arguments, "fixed": [".".join(path) for path in paths]}
+    draft.context["approve"] = {
+        "of": "step", "inputs": arguments, "fixed": [".".join(path) for path in paths],
+        "effect": {"scope": o.scope, "name": o.effect_name or o.name, "key": call.key[2]},
+    }  # fmt: skip
     return await asking.store(
-        ex, QuestionKind.APPROVE, key, draft, branch=call.branch, step=call.key[1], about=call.digest,
+        ex, QuestionKind.APPROVE, key, draft, branch=call.branch, step=call.key[1], about=call.exact,
         schema=json.dumps({"properties": properties}), attempts=trouble.next_n(ex, call) - 1,
     )  # fmt: skip
 
@@ -222,11 +234,9 @@ class Proposal:
         if not self.text.strip():
             raise ValueError("run.approve: the text is empty: say what is to be approved")
 
-    def typed(self) -> Typed:
-        """The type an edited value comes back as: that of the value itself."""
-        kind = type(self.about)
-        plain = kind in (dict, list, tuple, set, frozenset, type(None))
-        return Typed(Any if plain else kind, where="about")
+    def schema(self) -> dict[str, Any] | None:
+        """What an edited value has to look like, where its type says so."""
+        return None if isinstance(self.about, _BUILT) or self.about is None else Typed(type(self.about), where="about").json_schema()
 
 
 async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
@@ -236,7 +246,16 @@ async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
         Refused: it may not be used; a resume raises the same.
     """
     shown = json.loads(guard(canonical(p.about, "about"), "about", secrets="refuse"))
-    about, why = digest(canonical(p.about, "about")), None
+    about, lane = digest(canonical(p.about, "about")), (VALUE, here.branch, key)
+    await ex.take_lane(lane)  # two tasks with other values under one key are asked about one after the other
+    try:
+        return await _approve(ex, here, key, p, shown, about)
+    finally:
+        ex.free_lane(lane)
+
+
+async def _approve(ex: Execution, here: Place, key: str, p: Proposal, shown: Any, about: str) -> Any:  # noqa: PLR0913, PLR0917 - as above
+    why = None
     while True:
         row = _row(ex, here.branch, key, about)
         if row is not None and row["status"] != "open":
@@ -246,7 +265,7 @@ async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
             if not (isinstance(answer, dict) and "inputs" in answer):
                 return p.about
             try:
-                return p.typed().decode(json.dumps(answer["inputs"], ensure_ascii=False))
+                return like(p.about, answer["inputs"], "about")
             except NotRecordable as misfit:
                 why = f"the edited value does not fit: {misfit}"
         if row is None or row["status"] != "open":
@@ -270,11 +289,28 @@ async def _ask_value(  # noqa: PLR0913, PLR0917 - one question's parts
         before=before if isinstance(before, dict) or before is None else {"value": before}, why=_void(earlier, why),
     )  # fmt: skip
     draft.context["approve"] = {"of": "value", "inputs": shown, "fixed": []}
-    schema = p.typed().json_schema()
+    schema = p.schema()
     return await asking.store(
         ex, QuestionKind.APPROVE, key, draft, branch=here.branch, about=about, asked_of=p.to,
         schema=json.dumps({"value": schema or {}}),
     )  # fmt: skip
 
 
-__all__ = ["Approved", "Proposal", "approve", "needed", "propose", "standing"]
+def like(value: Any, edited: Any, where: str) -> Any:
+    """An edited value in the types of the one that was shown; what is new in it is plain JSON.
+
+    Raises:
+        NotRecordable: it does not fit; names the place.
+    """
+    if isinstance(value, dict) and isinstance(edited, dict) and not any(name.startswith("$") for name in edited):
+        return {name: like(value[name], each, f"{where}.{name}") if name in value else each for name, each in edited.items()}
+    if isinstance(value, list | tuple) and isinstance(edited, list):
+        models = value or (None,)
+        made = [like(models[min(i, len(models) - 1)], each, f"{where}[{i}]") for i, each in enumerate(edited)]
+        return made if isinstance(value, list) else tuple(made)
+    if value is None or isinstance(value, _BUILT):
+        return from_canonical(json.dumps(edited, ensure_ascii=False))
+    return Typed(type(value), where=where).decode(json.dumps(edited, ensure_ascii=False))
+
+
+__all__ = ["Approved", "Proposal", "approve", "like", "needed", "propose", "standing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from abc import abstractmethod
@@ -13,8 +14,9 @@ from zlib import crc32
 
 from pydantic_core import from_json, to_json
 
-from stepseven.errors import KeyRequired, SecretFound, Superseded, TooLarge
-from stepseven.model import EffectKind
+from stepseven.errors import KeyRequired, NotRecordable, SecretFound, Superseded, TooLarge
+from stepseven.model import EffectKind, Secret
+from stepseven.runtime.binding import Spread
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place
 from stepseven.store.codec import MAX_RESULT, canonical, digest, guard
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _INT64 = 1 << 63
+_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None), Secret})  # no need to copy these
 _PATIENCE = 5  # refusals in one task
 _READABLE = 30  # characters of a key that may stand in a branch's name as they are
 
@@ -133,7 +136,7 @@ class Refusal(Deferred[Any]):
 class Call(Deferred[Any]):
     """A call of a step in a run."""
 
-    __slots__ = ("bound", "digest", "key", "lane", "place", "run", "step", "texts")
+    __slots__ = ("bound", "digest", "exact", "key", "lane", "place", "run", "step", "texts")
 
     def __init__(  # noqa: PLR0913, PLR0917 - made in one place, once per call: a dataclass in between costs more than it says
         self,
@@ -152,6 +155,7 @@ class Call(Deferred[Any]):
         self.place = here
         self.key = key
         self.digest = inputs  # of its inputs
+        self.exact = inputs  # the same, and of what was masked in them: what an approval belongs to
         self.bound = bound
         self.texts = texts  # argument -> canonical JSON
         self.run = run
@@ -224,6 +228,7 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     recorded = step.parameters.recorded(bound)
     texts = {name: text_of(value, name) for name, value in recorded.items()}
     inputs_text, masked = whole(texts), False
+    exact_text = inputs_text
     if len(inputs_text) > MAX_RESULT:
         raise TooLarge(f"{step.name}: its arguments", len(inputs_text), MAX_RESULT)
     if find_secret(inputs_text) is not None:
@@ -231,6 +236,7 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
         inputs_text = whole(texts)
     inputs = digest(inputs_text)
     if o.effect is not EffectKind.READ:
+        bound = _kept(step, bound, texts)
         key = _key_text(step, step.key_paths, bound, masked=masked) if step.key_paths is not None else _once(step, here, inputs)
     elif o.match == "order":
         key = f"#{here.number(step.name)}"
@@ -239,7 +245,28 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
         n = here.number(f"{step.name}\0{key}")
         if n > 1:
             key = f"{key}~{n}"
-    return Call(step, here, (here.branch, step.name, key), inputs, bound, texts, run)
+    call = Call(step, here, (here.branch, step.name, key), inputs, bound, texts, run)
+    if masked:
+        call.exact = digest(f"{inputs}\0{exact_text}")
+    return call
+
+
+def _kept(step: Step[Any, Any], bound: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
+    """The arguments of a write as they are now: what is sent is what was recorded, claimed and approved, whoever changes them.
+
+    Raises:
+        NotRecordable: one cannot be copied; names it.
+    """
+    changing = [name for name in texts if type(bound[name]) not in _UNCHANGING]
+    if not changing:
+        return bound
+    values = dict(bound)
+    for name in changing:
+        try:
+            values[name] = copy.deepcopy(bound[name])
+        except Exception as error:
+            raise NotRecordable(name, f"it cannot be copied ({type(error).__name__}: {error})") from error
+    return step.parameters.rebind(values) if isinstance(bound, Spread) else values
 
 
 def _key_text(step: Step[Any, Any], paths: KeyPaths, bound: dict[str, Any], *, masked: bool) -> str:

@@ -15,7 +15,7 @@ from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Conflict, NotRecordable, NotYet, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, Secret, to_micro
-from stepseven.runtime import asking, choices, clash, trouble, writing
+from stepseven.runtime import approving, asking, choices, clash, trouble, writing
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import call_bound, parameter_types
 from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
@@ -223,10 +223,10 @@ async def _probe(call: Call, intent: Intent, held: Claim) -> Any:
     probe = call.step.hooks.probe
     assert probe is not None  # noqa: S101 - asked only then
     bound = call.bound
-    if held.approved is not None:  # what was sent is what a person let through
-        bound = {**bound, **arguments_of(call.step, held.approved)}
-    elif held.inputs != call.digest and held.arguments is not None:
+    if held.inputs != call.digest and held.arguments is not None:
         bound = {**bound, **arguments_of(call.step, held.arguments)}
+    if held.approved is not None:  # what was sent is what a person made of it; what they left alone is as it was called
+        bound = {**bound, **arguments_of(call.step, _edits(held))}
     key = wire_key(intent.scope_id, intent.name, intent.key, held.generation)
     outside, inside = place.set(None), loose.set(Attempt(key=key))
     try:
@@ -245,6 +245,12 @@ async def _probe(call: Call, intent: Intent, held: Claim) -> Any:
 
 
 STEP_CODE.add(_probe.__code__)
+
+
+def _edits(held: Claim) -> str:
+    """The arguments that were approved otherwise than they had been proposed, as JSON."""
+    proposed, approved = json.loads(held.arguments or "{}"), json.loads(held.approved or "{}")
+    return json.dumps({name: v for name, v in approved.items() if name not in proposed or proposed[name] != v}, ensure_ascii=False)
 
 
 def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:
@@ -313,12 +319,19 @@ async def _without_probe(ex: Execution, call: Call, intent: Intent, held: Claim)
     failed = len([r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")])
     row = _put_off(ex, call, held)
     tries_left = failed - (row is not None) < call.step.settings.attempts
-    if tries_left and held.inputs == call.digest and young(call, held, ex.now_us()) and not ex.settling:
+    same = held.inputs == call.digest and (held.approved is None or held.approved == _let_through(ex, call))
+    if tries_left and same and young(call, held, ex.now_us()) and not ex.settling:
         if row is not None:
             _replace(ex, call, await ex.write(lambda tx: steps.end_attempt(tx, ex.hold, row, ex.now_us()), durable=True))
         return Sent(promise=held)
     await _ask(ex, call, intent, held, "there is no way to look")
     return None
+
+
+def _let_through(ex: Execution, call: Call) -> str | None:
+    """The arguments a person approved for this call: only the same ones may go out again under the same key."""
+    approved = approving.standing(ex, call)
+    return None if approved is None else approved.arguments
 
 
 # -- people -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -205,6 +206,7 @@ class Run:
             AskExpired: nobody answered before the deadline and there is no default. Not a "no".
             AskCancelled: the question was withdrawn.
         """
+        about = about if about is UNSET else copy.deepcopy(about)  # as it is now, whoever changes it before the await
         inquiry = Inquiry(
             text=text, options=options, type=type, about=about, to=to, deadline=deadline, default=default, remember=remember,
             valid=valid,
@@ -232,7 +234,7 @@ class Run:
             Refused: they said no. Uncaught it ends the run as cancelled.
             NotRecordable, SecretFound: *about* cannot be shown and kept.
         """
-        proposal = approving.Proposal(text=text, about=about, to=to)
+        proposal = approving.Proposal(text=text, about=copy.deepcopy(about), to=to)  # as it is now, whoever changes it
 
         def make(here: Place) -> Callable[[], Coroutine[Any, Any, T]]:
             named = self._key(here, approving.VALUE, key, digest(text))

@@ -95,7 +95,19 @@ async def ask(ex: Execution, here: Place, key: str, inquiry: Inquiry) -> Any:
         AskExpired: nobody answered before the deadline and there is no default.
         AskCancelled: the question was withdrawn.
     """
-    about, refused = inquiry.about_digest(), _Refused()
+    about = inquiry.about_digest()
+    if about is None:
+        return await _ask(ex, here, key, inquiry, about)
+    lane = ("run.ask", here.branch, key)
+    await ex.take_lane(lane)  # two tasks that ask about other values under one key are answered one after the other
+    try:
+        return await _ask(ex, here, key, inquiry, about)
+    finally:
+        ex.free_lane(lane)
+
+
+async def _ask(ex: Execution, here: Place, key: str, inquiry: Inquiry, about: str | None) -> Any:
+    refused = _Refused()
     while True:
         row = _standing(ex, here.branch, key, about)
         if row is None or row["id"] == refused.id:
@@ -190,10 +202,12 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     rows = ex.questions.get((branch, QuestionKind.ASK.value, key), [])
     if not rows:
         return None
+    if about is not None:
+        return next((r for r in reversed(rows) if r["about"] == about and r["status"] != "withdrawn"), None)
     row = rows[-1]
-    if row["about"] != about or row["status"] == "withdrawn":  # it was taken back; while the run lives it asks again
+    if row["about"] is not None or row["status"] == "withdrawn":  # it was taken back; while the run lives it asks again
         return None
-    if about is None and row["status"] in ("open", "answered") and _rerun_since(ex, row):
+    if row["status"] in ("open", "answered") and _rerun_since(ex, row):
         return None
     return row
 

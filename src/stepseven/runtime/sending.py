@@ -122,6 +122,8 @@ async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy
     if found.verdict is Verdict.PROPOSE:
         await approving.propose(ex, call)
         return Sent()
+    if found.verdict is Verdict.REUSE and approved is not None and approved.edited and found.run_no != ex.hold.run_no:
+        return await clash.conflict(ex, call, found)  # a person wanted it otherwise than another run has done it
     if found.verdict is Verdict.REUSE:
         return Sent(done=True, value=await writing.reuse(ex, call, found))
     if found.verdict is Verdict.BUSY:

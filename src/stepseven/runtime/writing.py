@@ -68,10 +68,15 @@ def record_of(ex: Execution, call: Call) -> Record | None:
     record = ex.records.get(call.key)
     if record is None or record.inputs == call.digest:
         return record
-    if record.state != "done":  # a refusal is about what was proposed then
-        return None if record.state == "failed" and record.why == REFUSED else record
-    older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.state == "done")
-    return next((r for r in older if r.inputs == call.digest), None)
+    if record.state != "done" and not is_refusal(record):
+        return record
+    older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.inputs == call.digest)
+    return next((r for r in older if r.state == "done" or is_refusal(r)), None)
+
+
+def is_refusal(record: Record) -> bool:
+    """Whether a person said no: that is about what was proposed then."""
+    return record.state == "failed" and record.why == REFUSED
 
 
 def intent_of(ex: Execution, call: Call) -> Intent:
@@ -240,6 +245,8 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
 
     def both(tx: Any) -> None:
         _keep(tx, ex, claim, text, attempt)
+        if call.step.settings.scope == "client":
+            effects.others_stop_proposing(tx, claim.claim_id, now)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
         remembering.learn(tx, ex, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
 

@@ -52,6 +52,8 @@ class Statements:
     spend: str
     client_spend: str
     children: str
+    starts: str
+    shares_root: str
     unrecorded_children: str
     descendants: str
     family_questions: str
@@ -82,6 +84,7 @@ class Statements:
     claim: str
     effects: str
     unsettled: str
+    move_claim: str
     decide_undo: str
     mark_undone: str
     to_undo: str
@@ -92,6 +95,7 @@ class Statements:
     questions_of_run: str
     questions_page: str
     open_question_ids: str
+    open_proposals: str
     open_required: str
     answer_question: str
     answer_folded: str
@@ -278,6 +282,11 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
                   AND (ended_us IS NULL OR ended_us >= :since_us))), 0) AS uusd""",
         "children": f"SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no ORDER BY r.no",
+        "starts": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r
+            WHERE r.parent_no = :parent_no AND (r.no = :root_no OR r.root_no = :root_no) ORDER BY r.no""",
+        # Forks of a run, and starts of a child, have its receipts.
+        "shares_root": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r
+            WHERE r.no = :root_no OR r.root_no = :root_no ORDER BY r.no""",
         # The record of a child's end names it, and holds what it has cost: from then on it is counted there. When the parent
         # is shrunk, what that record held is counted among its steps.
         "unrecorded_children": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no
@@ -377,15 +386,19 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
         "claim": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE claim_id = :claim_id",
         "effects": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE run_no = :run_no ORDER BY claimed_us",
         "unsettled": f"SELECT count(*) AS n FROM {s}effect WHERE run_no = :run_no AND state IN ('claimed', 'unknown')",
+        # Whoever found out that it had happened goes on from it, with the words it was asked for there.
+        "move_claim": f"""UPDATE {s}effect SET run_no = :run_no, branch = :branch, inputs = :inputs
+            WHERE claim_id = :claim_id AND run_no <> :run_no""",
         # From the answer on nobody else is given these receipts.
         "decide_undo": f"""UPDATE {s}effect SET undo_no = :undo_no
-            WHERE run_no = :run_no AND state = 'done' AND undo_module IS NOT NULL AND undone_us IS NULL""",
+            WHERE claim_id = :claim_id AND state = 'done' AND undo_module IS NOT NULL AND undone_us IS NULL
+              AND NOT EXISTS (SELECT 1 FROM {s}run AS r WHERE r.no = undo_no AND r.ended_us IS NULL)""",
         # The receipt of an undo is the proof that what it is named after is gone.
         "mark_undone": f"""UPDATE {s}effect SET undone_us = :now WHERE undone_us IS NULL AND claim_id = (
                 SELECT u.key FROM {s}effect AS u JOIN {s}run AS r ON r.no = u.run_no
                  WHERE u.claim_id = :claim_id AND u.state = 'done' AND r.workflow = :workflow)""",
         "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us",
-        "undo_run": f"""SELECT r.id, r.status FROM {s}effect AS e JOIN {s}run AS r ON r.no = e.undo_no
+        "undo_run": f"""SELECT r.no, r.id, r.status FROM {s}effect AS e JOIN {s}run AS r ON r.no = e.undo_no
             WHERE e.run_no = :run_no ORDER BY r.no DESC LIMIT 1""",
     }
 
@@ -418,6 +431,8 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
             ORDER BY created_us DESC LIMIT 20""",
         "open_required": f"""SELECT id, run_no, remember FROM {s}question
             WHERE client_id = :client_id AND status = 'open' AND kind = 'required' ORDER BY created_us, id""",
+        "open_proposals": f"""SELECT id, run_no, context FROM {s}question
+            WHERE client_id = :client_id AND status = 'open' AND kind = 'approve' AND step IS NOT NULL""",
         # One answer ever: only an open question takes it.
         "answer_question": f"""UPDATE {s}question SET status = 'answered', answer = :answer, answered_by = :by, note = :note,
                 answered_us = :now WHERE id = :id AND status = 'open'""",
@@ -431,7 +446,8 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
                 answered_us, note, created_us)
             SELECT id || :suffix, :run_no, client_id, branch, key, n, step, kind, text, options, schema, recommendation, context,
                 about, asked_seq, attempts, asked_of, fallback, status, answer, answered_by, answered_us, note, created_us
-              FROM {s}question WHERE run_no = :from_no AND kind IN ('ask', 'approve') AND status IN ('answered', 'expired')
+              FROM {s}question WHERE run_no = :from_no AND (kind = 'ask' OR (kind = 'approve' AND step IS NULL))
+               AND status IN ('answered', 'expired')
                AND asked_seq < :asked_seq""",
         # A batch's question tells of every item that was folded into it, until it is answered.
         "retell_question": f"""UPDATE {s}question SET text = :text, options = :options, recommendation = :recommendation,

@@ -11,6 +11,7 @@ from typing import Any
 from stepseven.model import EffectState
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.offering import UNDO, offer
+from stepseven.transitions.proposing import overtaken
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
 
@@ -124,10 +125,10 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
     if _being_undone(tx, row):  # its receipt is about to be worth nothing
         return _claim(Verdict.BUSY, row)
     if state is EffectState.DONE:
-        if equal or same_thing(_claim(Verdict.REUSE, row), intent, hold):
-            return _claim(Verdict.REUSE, row)
         if row["generation"] <= second:
             return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
+        if equal or same_thing(_claim(Verdict.REUSE, row), intent, hold):
+            return _claim(Verdict.REUSE, row)
         return _claim(Verdict.CONFLICT, row)
     if state is EffectState.REFUSED:  # proven not done: another try, under another key if it says something else
         if not equal or row["generation"] <= second:
@@ -215,6 +216,13 @@ def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:
     return settled
 
 
+def others_stop_proposing(tx: Tx, claim_id: str, now_us: int) -> None:
+    """The effect is there: what other runs of the client propose under its name is taken back."""
+    row = tx.one(tx.sql.claim, {"claim_id": claim_id})
+    if row is not None:
+        overtaken(tx, row, now_us)
+
+
 def mark(tx: Tx, held: Claim, state: EffectState, now_us: int, *, gate_until_us: int | None = None) -> None:
     """Say that the claim is ``unknown`` or ``refused``; lower its gate when nobody can send any more."""
     params = {"claim_id": held.claim_id, "tries": held.tries, "state": state.value, "now": now_us}
@@ -238,6 +246,7 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
             done_twice(tx, held.claim_id, receipt, question_id, now_us)
         return
     settle(tx, held.claim_id, receipt, now_us)
+    others_stop_proposing(tx, held.claim_id, now_us)
     newer = tx.one(tx.sql.effect, {name: row[name] for name in ("scope", "scope_id", "name", "key")})
     if newer is not None and newer["generation"] > row["generation"] and newer["state"] != EffectState.REFUSED:
         _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since

@@ -15,11 +15,29 @@ def children(tx: Tx, run_no: int) -> list[Row]:
 
 
 def replaced(tx: Tx, run: Row) -> list[Row]:
-    """The earlier starts of a child that was started anew: it shares their receipts, and answers for them."""
+    """The earlier starts of a child that was started anew, or whose parent was: it shares their receipts, and answers for them."""
     if run["parent_no"] is None or run["root_no"] is None:
         return []
-    same = [row for row in children(tx, run["parent_no"]) if (row["root_no"] or row["no"]) == run["root_no"]]
+    parent = tx.one(tx.sql.run_by_no, {"no": run["parent_no"]})
+    parents = [] if parent is None else [parent, *replaced(tx, parent)]
+    same = [row for above in parents for row in _starts(tx, above["no"], run["root_no"])]
     return [row for row in same if row["no"] < run["no"]]
+
+
+def replacing(tx: Tx, run: Row) -> Row | None:
+    """The newest start of a child that was started anew, or whose parent was; ``None``: that is this one."""
+    parent = None if run["parent_no"] is None else tx.one(tx.sql.run_by_no, {"no": run["parent_no"]})
+    newest: Row | None = None
+    while parent is not None:
+        same = _starts(tx, parent["no"], run["root_no"] or run["no"])
+        newest = max((row for row in (*same, newest) if row is not None), key=lambda row: row["no"], default=None)
+        parent = replacing(tx, parent)
+    return newest if newest is not None and newest["no"] > run["no"] else None
+
+
+def _starts(tx: Tx, parent_no: int, root_no: int) -> list[Row]:
+    """The starts of one child under one parent, oldest first."""
+    return tx.all(tx.sql.starts, {"parent_no": parent_no, "root_no": root_no})
 
 
 def live(tx: Tx, run_no: int) -> list[Row]:

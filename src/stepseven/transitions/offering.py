@@ -33,7 +33,7 @@ def offer(tx: Tx, run_no: int, now_us: int) -> None:
             return
     numbers = (run["no"], *(row["no"] for row in replaced(tx, run)))
     found = [row for no in numbers for row in tx.all(tx.sql.effects, {"run_no": no})]
-    mine = sorted(found, key=lambda row: -row["claimed_us"])  # newest first
+    mine = sorted(found, key=lambda row: row["claimed_us"])[::-1]  # newest first
     open_now = [e for e in mine if e["state"] == EffectState.DONE and e["undo_module"] is not None and e["undone_us"] is None]
     if open_now:
         _ask(tx, run, mine, now_us)
