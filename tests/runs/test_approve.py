@@ -654,7 +654,7 @@ async def test_the_arguments_are_those_of_the_call() -> None:
 
     async with testing.layer() as layer:
         question = await proposed(layer, pays())
-        assert question.context["facts"]["order.amount" if "order.amount" in question.context["facts"] else "order"] in (1, {"amount": 1})
+        assert question.context["facts"] == {"to": "ann", "order": {"amount": 1}}
         await layer.answer(question.id, "approve", by="ann")
         await layer.resume("r")
         await layer.answer_next("approve", by="ann")
@@ -760,7 +760,7 @@ async def test_the_probe_gets_what_was_sent_where_it_was_masked() -> None:
 
     @send.probe
     async def find(to: str, token: str) -> str | None:
-        return "there" if token == KEY else None
+        return "there" if token == KEY and sent else None
 
     @workflow
     async def sends(run: Run) -> str:
@@ -789,7 +789,7 @@ async def test_a_masked_approval_does_not_cover_another_credential() -> None:
     async with testing.layer() as layer:
         question = await proposed(layer, sends())
         await layer.answer(question.id, "approve", by="ann")
-        keys[0] = KEY[::-1].replace("-tna-ks", "") and "sk-ant-" + "z" * 10 + "1234567890"
+        keys[0] = "sk-ant-" + "z" * 10 + "1234567890"
         outcome = await layer.resume("r")
         assert [q.kind for q in outcome.questions] == [QuestionKind.APPROVE]
         assert sent == []
@@ -856,7 +856,7 @@ def _inviting() -> Any:
 
 
 async def test_what_another_run_has_done_is_no_longer_proposed() -> None:
-    """Two runs propose the same; one is approved and done: the other's question is taken back, and it goes on with the receipt."""
+    """Two runs propose the same; one is approved and done: the other's question is taken back; it takes the receipt."""
     invites = _inviting()
     async with testing.layer() as layer:
         first, second = await proposed(layer, invites(words="a"), "r1"), await proposed(layer, invites(words="b"), "r2")

@@ -168,8 +168,9 @@ async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
     await trouble.withdraw(ex, tuple(r["id"] for r in earlier if r["status"] == "open"))  # it was about other arguments
     arguments = {name: json.loads(call.texts[name]) for name in call.step.parameters.names if name in call.texts}
     draft = escalate.approve(
-        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), arguments=arguments,
-        before=_before(earlier), why=_void(earlier, why), hidden=tuple(sorted(call.step.parameters.ignore)), usd=o.cost.usd if o.cost else None,
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
+        arguments=arguments, before=_before(earlier), why=_void(earlier, why),
+        hidden=tuple(sorted(call.step.parameters.ignore)), usd=o.cost.usd if o.cost else None,
         seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
     hints = parameter_types(call.step.fn)
@@ -236,7 +237,8 @@ class Proposal:
 
     def schema(self) -> dict[str, Any] | None:
         """What an edited value has to look like, where its type says so."""
-        return None if isinstance(self.about, _BUILT) or self.about is None else Typed(type(self.about), where="about").json_schema()
+        told_by_value = self.about is None or isinstance(self.about, _BUILT)
+        return None if told_by_value else Typed(type(self.about), where="about").json_schema()
 
 
 async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
@@ -254,7 +256,7 @@ async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
         ex.free_lane(lane)
 
 
-async def _approve(ex: Execution, here: Place, key: str, p: Proposal, shown: Any, about: str) -> Any:  # noqa: PLR0913, PLR0917 - as above
+async def _approve(ex: Execution, here: Place, key: str, p: Proposal, shown: Any, about: str) -> Any:
     why = None
     while True:
         row = _row(ex, here.branch, key, about)

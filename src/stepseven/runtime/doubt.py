@@ -250,7 +250,8 @@ STEP_CODE.add(_probe.__code__)
 def _edits(held: Claim) -> str:
     """The arguments that were approved otherwise than they had been proposed, as JSON."""
     proposed, approved = json.loads(held.arguments or "{}"), json.loads(held.approved or "{}")
-    return json.dumps({name: v for name, v in approved.items() if name not in proposed or proposed[name] != v}, ensure_ascii=False)
+    edited = {name: v for name, v in approved.items() if name not in proposed or proposed[name] != v}
+    return json.dumps(edited, ensure_ascii=False)
 
 
 def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from stepseven.runtime.memory import RunMemory, Stop
 from stepseven.runtime.place import Place
 from stepseven.runtime.remembering import remembered
 from stepseven.runtime.services import SHORT_WAIT_US
-from stepseven.runtime.waits import DurableWait, Flight, Standing, standing
+from stepseven.runtime.waits import DurableWait, Flight, Lull, Standing, standing
 from stepseven.store.artifacts import IN_ROW, IN_TABLE, content_hash
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, questions, steps
@@ -239,21 +239,36 @@ class Execution(RunMemory):
 
     def _look(self) -> None:
         self._look_soon = False
+        if self._lull is None and self._all_wait():
+            self._lull = Lull(self.tasks, self._look_closer)
+
+    def _look_closer(self) -> None:
+        """Everything waited a few turns of the loop ago: put it away if it still waits for the same."""
+        lull, self._lull = self._lull, None
+        if lull is None or not self._all_wait():
+            return
+        if lull.held(self.tasks):
+            self._finish("it is put away until what it waits for happens")
+        else:
+            self.look()
+
+    def _all_wait(self) -> bool:
+        """Whether nothing of the run can go on before something happens that the store knows of."""
         if self.unloading is not None or self._over is None or self._over.done() or not self.waits or self.driving:
-            return
+            return False
         if self.body is not None and self.body.done():  # found out in a moment: what is left of it waits for nothing
-            return
+            return False
         soon = self.now_us() + self._patience_us()
         if any(w.until_us is not None and w.until_us <= soon and w.question_id is None for w in self.waits.values()):
-            return
+            return False
         if any(f.done() for f in self.waits):
-            return
+            return False
         for task in self.tasks:
             if task.done():  # who waits for it is told in a moment; then this is looked at again
-                return
+                return False
             if standing(task, self.tasks, self.waits, self.inside) in (Standing.RUNNABLE, Standing.FOREIGN):
-                return
-        self._finish("it is put away until what it waits for happens")
+                return False
+        return True
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
         """A task of the run's own code was created."""

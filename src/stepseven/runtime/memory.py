@@ -19,7 +19,7 @@ from stepseven.runtime.choices import generations, other_result, overtaken, set_
 from stepseven.runtime.kinship import Above
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import Services
-from stepseven.runtime.waits import DurableWait, Flight
+from stepseven.runtime.waits import DurableWait, Flight, Lull
 from stepseven.store.artifacts import content_hash
 from stepseven.store.base import Row
 from stepseven.store.codec import fallback, free_text
@@ -100,6 +100,7 @@ class RunMemory:
         self._begun_set: set[str] = set()
         self._over: asyncio.Future[None] | None = None
         self._look_soon = False
+        self._lull: Lull | None = None  # everything waits, and it is seen whether it goes on to
         self._started = self.edge.monotonic()
         self.uusd = sum(r.usd or 0 for r in (*self.records.values(), *self.older))
         self.tokens = sum(r.tokens or 0 for r in (*self.records.values(), *self.older))

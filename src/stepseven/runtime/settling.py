@@ -17,6 +17,7 @@ from stepseven.runtime.calls import Call
 from stepseven.runtime.declared import Step, StepOptions
 from stepseven.runtime.place import Place
 from stepseven.store.codec import canonical
+from stepseven.store.redact import MASK
 from stepseven.transitions import effects
 from stepseven.transitions.effects import Intent
 
@@ -64,7 +65,7 @@ def _call_of(ex: Execution, row: Row) -> Call:
         bound = {} if step is None else step.parameters.bind((), doubt.arguments_of(step, row["arguments"] or "{}"))
     except (NotRecordable, TypeError):  # its parameters changed, or some were not recorded: its probe cannot be asked
         step = None
-    if step is None:
+    if step is None or MASK in (row["arguments"] or ""):  # what was masked cannot be looked for
         step = Step(_gone, StepOptions(name=row["step"], effect=EffectKind.WRITE))
     key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != "once" else "once"
     texts = {name: canonical(value, name) for name, value in stored.items()}

@@ -45,6 +45,7 @@ class Standing(StrEnum):
 _HERE = PurePath(__file__).parent.parent
 _BETWEEN = {"coroutine_wrapper", "async_generator_asend", "async_generator_athrow"}
 _INSIDE_FILES = {"locks.py", "queues.py", "taskgroups.py"}
+_SHIELD = "shield.<locals>._outer_done_callback"
 
 
 #: The code objects under which a step's own code runs: what it waits for is never inside the run.
@@ -81,40 +82,91 @@ def standing(
     def ours(future: Any) -> bool:
         if future.done() or future in tasks or future in durable or future in inside:
             return True
-        children = getattr(future, "_children", None)  # asyncio.gather, which may hold others
-        return children is not None and all(map(ours, children))
+        made_of = _made_of(future)
+        return bool(made_of) and all(map(ours, made_of))
 
     stack = list(frames(task))
     if any(frame.f_code in STEP_CODE for frame in stack):
         return Standing.FOREIGN
-    if ours(waiter) or _waits_inside(stack, ours):
+    if _ending(waiter):
+        return Standing.RUNNABLE
+    if ours(waiter):
         return Standing.INSIDE
-    return Standing.INSIDE if any(map(_shields(waiter), tasks)) else Standing.FOREIGN
+    return _in_asyncio(stack, ours)
 
 
-def _waits_inside(stack: list[FrameType], ours: Callable[[Any], bool]) -> bool:
-    """Whether the innermost code is asyncio's own: a lock, a queue, a task group, or a wait for our tasks."""
+def _in_asyncio(stack: list[FrameType], ours: Callable[[Any], bool]) -> Standing:
+    """How a task stands whose innermost code is asyncio's own: a lock, a queue, a task group, or a wait for our tasks."""
     if not stack:
-        return False
+        return Standing.FOREIGN
     frame = stack[-1]
     path = PurePath(frame.f_code.co_filename)
     if path.parent.name != "asyncio":
-        return False
+        return Standing.FOREIGN
     if path.name in _INSIDE_FILES:
+        return Standing.INSIDE
+    if path.name != "tasks.py" or frame.f_code.co_name != "_wait" or frame.f_locals.get("timeout") is not None:
+        return Standing.FOREIGN
+    waited: Collection[Any] = frame.f_locals.get("fs", ())
+    if _enough(waited, frame.f_locals.get("return_when")):
+        return Standing.RUNNABLE
+    return Standing.INSIDE if all(map(ours, waited)) else Standing.FOREIGN
+
+
+def _enough(waited: Collection[Any], return_when: object) -> bool:
+    """Whether an ``asyncio.wait`` for these has what it waits for. It is told by a callback, so that it still waits."""
+    if return_when == asyncio.FIRST_COMPLETED:
+        return any(map(_ending, waited))
+    if return_when == asyncio.FIRST_EXCEPTION and any(f.done() and not f.cancelled() and f.exception() for f in waited):
         return True
-    waited = path.name == "tasks.py" and frame.f_code.co_name == "_wait" and frame.f_locals.get("timeout") is None
-    return waited and all(map(ours, frame.f_locals.get("fs", ())))
+    return all(map(_ending, waited))
 
 
-def _shields(waiter: Any) -> Callable[[Any], bool]:
-    """Whether a task is what ``asyncio.shield`` waits for behind *waiter*: it keeps the outer future in its callback only."""
+def _ending(future: Any) -> bool:
+    """Whether a future has ended, or is made of others that all have: then it ends in the next turns of the loop."""
+    if future.done():
+        return True
+    made_of = _made_of(future)
+    return bool(made_of) and all(map(_ending, made_of))
 
-    def found(task: Any) -> bool:
-        callbacks = getattr(task, "_callbacks", None) or ()
-        shields = [callback for callback, _ in callbacks if getattr(callback, "__qualname__", "").startswith("shield.")]
-        return any(cell.cell_contents is waiter for callback in shields for cell in callback.__closure__ or ())
 
-    return found
+def _made_of(future: Any) -> Collection[Any]:
+    """What ``asyncio.gather`` or ``asyncio.shield`` made *future* of. A shield keeps it in a callback only."""
+    children: Collection[Any] | None = getattr(future, "_children", None)
+    if children is not None:
+        return children
+    shields = (c for c, _ in getattr(future, "_callbacks", None) or () if getattr(c, "__qualname__", "") == _SHIELD)
+    return [cell.cell_contents for callback in shields for cell in callback.__closure__ or () if asyncio.isfuture(cell.cell_contents)]
+
+
+class Lull:
+    """Whether everything that waits goes on waiting.
+
+    What has ended tells those who wait for it by callbacks, one turn of the loop after the other (a task, the gather it is
+    in, the gather that is in …), and not all of these can be seen. So what waits now must still wait for the same a few
+    turns later; a chain of wakings under way has come to some task by then.
+    """
+
+    TURNS = 16  # more than anybody nests
+
+    def __init__(self, tasks: Collection[asyncio.Task[Any]], then: Callable[[], None]) -> None:
+        self._seen = _waiters(tasks)
+        self._then = then
+        self._turn(self.TURNS)
+
+    def _turn(self, left: int) -> None:
+        if left:
+            asyncio.get_running_loop().call_soon(self._turn, left - 1)
+        else:
+            self._then()
+
+    def held(self, tasks: Collection[asyncio.Task[Any]]) -> bool:
+        """Whether each of them still waits for the same as at the beginning."""
+        return _waiters(tasks) == self._seen
+
+
+def _waiters(tasks: Collection[asyncio.Task[Any]]) -> dict[asyncio.Task[Any], Any]:
+    return {task: getattr(task, "_fut_waiter", None) for task in tasks}
 
 
 def frames(task: asyncio.Task[Any]) -> Iterator[FrameType]:

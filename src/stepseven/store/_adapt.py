@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import typing
 from collections.abc import Callable
 from inspect import Parameter
@@ -11,7 +12,10 @@ from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union, get_a
 
 from stepseven.errors import NotRecordable
 
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_DIGITS = {"max_digits": "maxDigits", "decimal_places": "decimalPlaces"}
+_BYTES = {"min_length": "minBytes", "max_length": "maxBytes"}
+_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 
 # The type checkers take NewType for a statement; here it only keeps pydantic from refusing ``config`` for a class.
 _renamed: Callable[[str, Any], Any] = typing.NewType
@@ -92,20 +96,48 @@ def _build(annotation: Any) -> Adapter:
 
 @functools.cache
 def _schema_generator() -> Any:
-    """Pydantic's own, but for decimal numbers given as texts: their form and their bounds are said, too."""
+    """Pydantic's own, with what a person's answer is checked by and the standard has no word for (``transitions/forms.py``)."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Exact(GenerateJsonSchema):
         def decimal_schema(self, schema: Any) -> Any:
             made = super().decimal_schema(schema)
-            forms = made.get("anyOf", [])
+            forms = made.get("anyOf", [made])
             number: dict[str, Any] = next((f for f in forms if f.get("type") == "number"), {})
-            bounds = {name: number[name] for name in _BOUNDS if name in number}
+            rules = {name: number[name] for name in _BOUNDS if name in number}
+            rules |= {name: schema[key] for key, name in _DIGITS.items() if schema.get(key) is not None}
             for form in forms:
-                if form.get("type") == "string":
-                    form.pop("pattern", None)  # of the number's sign and digits: the format says the same, readably
-                    form.update(bounds, format="decimal")
+                form.pop("pattern", None)  # of the number's sign and digits: the format says the same, readably
+                form.update(rules, format="decimal")
             return made
+
+        def bytes_schema(self, schema: Any) -> Any:
+            form = {"base64": "base64url", "hex": "hex"}.get(self._config.config_dict.get("val_json_bytes", ""), "binary")
+            # The standard's lengths are those of the text.
+            lengths = {name: schema[key] for key, name in _BYTES.items() if schema.get(key) is not None}
+            return {"type": "string", "format": form, **lengths}
+
+        def str_schema(self, schema: Any) -> Any:
+            made, pattern = super().str_schema(schema), schema.get("pattern")
+            if schema.get("strip_whitespace", self._config.config_dict.get("str_strip_whitespace")):
+                made["strip"] = True
+            if isinstance(pattern, re.Pattern):
+                flags = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag)
+                made["pattern"] = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
+            engine = schema.get("regex_engine", self._config.config_dict.get("regex_engine"))
+            if pattern is not None and (engine == "python-re" or isinstance(pattern, re.Pattern)):
+                made["patternBy"] = "python-re"
+            return made
+
+        def date_schema(self, schema: Any) -> Any:
+            return self._dated(super().date_schema(schema), schema)
+
+        def datetime_schema(self, schema: Any) -> Any:
+            made = self._dated(super().datetime_schema(schema), schema)
+            return {**made, "timezone": schema["tz_constraint"]} if schema.get("tz_constraint") in ("aware", "naive") else made
+
+        def _dated(self, made: Any, schema: Any) -> Any:
+            return made if schema.get("strict", self._config.config_dict.get("strict")) else {**made, "lax": True}
 
     return Exact
 

@@ -1,23 +1,20 @@
 """Whether an answer is of the type that was asked for: checked when it is given, in words for the person who gives it.
 
-The type is a JSON schema, as pydantic writes it from the annotation; the checking is the library ``jsonschema``'s. Here are the
-sentences, the formats the standard library can check, and an example of what would fit.
+The type is a JSON schema, as pydantic writes it from the annotation; the checking is the library ``jsonschema``'s, but for the
+forms of texts and decimal numbers, which are read as the run will read them (``forms.py``). Here are the sentences, and an
+example of what would fit.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from stepseven.store.codec import free_text
+from stepseven.transitions import forms
 
 if TYPE_CHECKING:
-    from jsonschema import FormatChecker
     from jsonschema.exceptions import ValidationError
 
 _SHOWN = 60  # characters of a value in a sentence
@@ -27,35 +24,6 @@ _TYPES = {
     "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "null": "null",
     "array": "a list", "object": "an object",
 }  # fmt: skip
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_DURATION = re.compile(r"[-+]?P(?=.)(\d+Y)?(\d+M)?(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
-
-
-def _is_decimal(text: str) -> bool:
-    try:
-        return Decimal(text).is_finite()
-    except ArithmeticError:
-        return False
-
-
-def _decimal(text: str) -> str:
-    if not _is_decimal(text):
-        raise ValueError(text)
-    return text
-
-
-#: format: (what reads it, or raises ValueError; an example)
-_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
-    "date": (date.fromisoformat, "2026-03-14"),
-    "date-time": (datetime.fromisoformat, "2026-03-14T09:00:00Z"),
-    "time": (time.fromisoformat, "09:00:00"),
-    "uuid": (UUID, "123e4567-e89b-12d3-a456-426614174000"),
-    "email": (lambda text: _whole(_EMAIL, text), "ann@example.org"),
-    "decimal": (_decimal, "12.50"),
-    "duration": (lambda text: _whole(_DURATION, text), "PT30M"),
-}
-
-_FORMAT_NAMES = {"date-time": "date with time", "email": "mail address", "decimal": "number", "uuid": "UUID"}
 
 
 def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
@@ -67,7 +35,7 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
     from referencing.exceptions import Unresolvable
 
     try:
-        worst = best_match(_validator()(schema, format_checker=_formats()).iter_errors(value))
+        worst = best_match(_validator()(schema).iter_errors(value))
     except Unresolvable:  # a schema of another program's: nothing is fetched to read it
         return None
     return None if worst is None else free_text(_sentence(worst), 300)
@@ -75,7 +43,7 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
 
 @cache
 def _validator() -> Any:
-    """The library's validator with two differences: 1.0 is no whole number, and no reference is fetched from anywhere."""
+    """The library's validator with differences: 1.0 is no whole number, no reference is fetched, and ours are the forms."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
     from referencing import Registry
@@ -84,68 +52,45 @@ def _validator() -> Any:
         return isinstance(value, int) and not isinstance(value, bool)
 
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", whole)
-    bounds = {name: _bound(name, Draft202012Validator.VALIDATORS[name]) for name in _BOUNDS}
-    made: Any = extend(  # type: ignore[no-untyped-call]  # its stub is incomplete
-        Draft202012Validator, validators={"pattern": _pattern, **bounds}, type_checker=types
-    )
+    rules = {name: _rule(name, fits) for name, fits in _TEXT_RULES.items()}
+    for name in forms.DECIMAL_RULES:
+        rules[name] = _decimal_rule(name, Draft202012Validator.VALIDATORS.get(name))
+    made: Any = extend(Draft202012Validator, validators=rules, type_checker=types)  # type: ignore[no-untyped-call]  # its stub is incomplete
     registry: Any = Registry()
-    return lambda schema, format_checker: made(schema, format_checker=format_checker, registry=registry)
+    return lambda schema: made(schema, registry=registry)
 
 
-def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
-    """``pattern``, but for those Python's ``re`` does not know: pydantic's are of another dialect, and are checked by the run."""
-    from jsonschema.exceptions import ValidationError
-
-    try:
-        fits = not isinstance(value, str) or re.search(pattern, value) is not None
-    except re.error:
-        return
-    if not fits:
-        yield ValidationError("pattern")
-
-
-_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
-    "minimum": lambda value, bound: value >= bound, "exclusiveMinimum": lambda value, bound: value > bound,
-    "maximum": lambda value, bound: value <= bound, "exclusiveMaximum": lambda value, bound: value < bound,
+_TEXT_RULES: dict[str, Callable[[Any, str, Mapping[str, Any]], bool]] = {
+    "format": forms.is_of_form, "timezone": forms.has_zone, "pattern": forms.matches,
+    "minLength": lambda n, text, schema: len(forms.counted(text, schema)) >= n,
+    "maxLength": lambda n, text, schema: len(forms.counted(text, schema)) <= n,
+    "minBytes": lambda n, text, schema: forms.bytes_in(text, schema) >= n,
+    "maxBytes": lambda n, text, schema: forms.bytes_in(text, schema) <= n,
 }  # fmt: skip
 
 
-def _bound(name: str, standard: Any) -> Any:
-    """A bound that also holds for a decimal number given as a text, which the standard's does not see."""
+def _rule(name: str, fits: Callable[[Any, str, Mapping[str, Any]], bool]) -> Any:
+    """A rule for texts; other values are not its business."""
     from jsonschema.exceptions import ValidationError
 
-    def check(validator: Any, bound: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
-        if not isinstance(value, str) or schema.get("format") != "decimal":
-            yield from standard(validator, bound, value, schema) or ()
-        elif _is_decimal(value) and not _BOUNDS[name](Decimal(value), Decimal(str(bound))):
+    def check(_: Any, want: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
+        if isinstance(value, str) and not fits(want, value, schema):
             yield ValidationError(name)
 
     return check
 
 
-@cache
-def _formats() -> FormatChecker:
-    from jsonschema import FormatChecker
+def _decimal_rule(name: str, standard: Any) -> Any:
+    """A rule for decimal numbers, also those given as a text; for other numbers it is the standard's."""
+    from jsonschema.exceptions import ValidationError
 
-    checker = FormatChecker(formats=())
-    for name, (read, _) in _FORMATS.items():
-        checker.checks(name, raises=ValueError)(_reads(read))
-    return checker
-
-
-def _reads(read: Callable[[str], object]) -> Callable[[object], bool]:
-    def check(value: object) -> bool:
-        if isinstance(value, str):
-            read(value)
-        return True
+    def check(validator: Any, bound: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
+        if schema.get("format") != "decimal":
+            yield from (standard(validator, bound, value, schema) if standard is not None else None) or ()
+        elif isinstance(value, str | int | float) and not isinstance(value, bool) and not forms.obeys(name, bound, value, schema):
+            yield ValidationError(name)
 
     return check
-
-
-def _whole(pattern: re.Pattern[str], text: str) -> str:
-    if pattern.fullmatch(text) is None:
-        raise ValueError(text)
-    return text
 
 
 # -- in words -------------------------------------------------------------------------------------------------------------
@@ -176,7 +121,12 @@ def _why(error: Any) -> str:  # the library's own types leave open whether an er
     if rule in ("anyOf", "oneOf"):
         return _of_several(error, shown)
     if rule == "format":
-        return f"{shown} is no {_FORMAT_NAMES.get(want, want)}, such as {_FORMATS[want][1]}"
+        return f"{shown} is no {forms.FORMS[want].called}, such as {forms.example(error.schema)}"
+    if rule == "timezone":
+        how = "say its time zone" if want == "aware" else "be without a time zone"
+        return f"{shown} must {how}, such as {forms.example(error.schema)}"
+    if rule == "maxDigits" and "decimalPlaces" in error.schema:
+        return f"{shown} must have at most {want} digits, {error.schema['decimalPlaces']} of them after the point"
     said = _RULES.get(rule)
     return said(shown, want) if said is not None else f"{shown} does not fit: {error.message}"
 
@@ -201,6 +151,10 @@ _RULES: dict[str, Callable[[str, Any], str]] = {
     "multipleOf": lambda shown, want: f"{shown} must be a multiple of {_number_of(want)}",
     "minLength": _n("at least {} character"),
     "maxLength": _n("at most {} character"),
+    "minBytes": _n("at least {} byte"),
+    "maxBytes": _n("at most {} byte"),
+    "maxDigits": _n("at most {} digit"),
+    "decimalPlaces": lambda shown, want: f"{shown} must have at most {want} digit{'' if want == 1 else 's'} after the point",
     "minItems": _n("at least {} item"),
     "maxItems": _n("at most {} item"),
     "minProperties": _n("at least {} field"),
@@ -277,7 +231,7 @@ def _of_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> 
     if kind in ("integer", "number"):
         return _number(schema)
     if kind == "string":
-        return _FORMATS[schema["format"]][1] if schema.get("format") in _FORMATS else "…"
+        return forms.example(schema)
     return {"boolean": True, "null": None}.get(str(kind), "…")
 
 
