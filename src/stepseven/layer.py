@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -360,8 +361,8 @@ class Layer:
         """
         if not by:
             raise ValueError("by= is empty: say who answers")
-        text = guard(canonical(value, "answer"), "answer", secrets="refuse") if _plain(value) else None
-        plain = json.loads(text) if text is not None else value
+        text = _answer_text(value)
+        plain = value if text is None else json.loads(guard(text, "answer", secrets="refuse"))
         now = self.services.edge.now_us()
         shown = free_text(note) if note is not None else None
         row = await self.store.write(
@@ -536,13 +537,21 @@ def _checked_id(text: Any, what: str) -> str:
     return text
 
 
-def _plain(value: Any) -> bool:
-    """Whether *value* can be encoded; if not, the transition says so in its own words."""
+def _answer_text(value: Any) -> str | None:
+    """An answer as JSON text: as it is, if it is JSON; what else can be recorded in the form it has there.
+
+    Returns:
+        ``None`` if it is neither: the transition says so in its own words.
+    """
+    with suppress(TypeError, ValueError):
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode("utf-8")  # half a character is a ValueError, too
+        if json.loads(text) == value:
+            return text
     try:
-        canonical(value, "answer")
+        return canonical(value, "answer")
     except NotRecordable:
-        return False
-    return True
+        return None
 
 
 def _cursor_no(cursor: str | None) -> int:

@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from stepseven import Fixable, InvalidAnswer, Layer, NoRun, Refused, Run, StepFailed, attempt, step, testing, workflow
+from stepseven.decide.escalate import render
 from stepseven.model import QuestionKind, RunStatus
 
 sent: list[Any] = []
@@ -524,6 +527,13 @@ class Offer(BaseModel):
         ("text", "other", "other"),
         (Offer(price=1, words="x"), {"price": 2, "words": "y"}, Offer(price=2, words="y")),
         ([1, 2], [], []),
+        ([Letter("1", "a")], [{"no": "1", "body": "b"}, {"no": "2", "body": "c"}], [Letter("1", "b"), Letter("2", "c")]),
+        ({"when": datetime(2026, 1, 2, tzinfo=UTC), "n": 1}, {"when": "2026-03-04T00:00:00Z", "n": 2},
+         {"when": datetime(2026, 3, 4, tzinfo=UTC), "n": 2}),
+        ((1, "a"), [2, "b"], (2, "b")),
+        ({1, 2}, {"$set": [3]}, {3}),
+        (b"x", {"$bytes": "eQ=="}, b"y"),
+        (Decimal("1.50"), "2.75", Decimal("2.75")),
         (None, None, None),
     ],
 )
@@ -544,6 +554,21 @@ async def test_a_value_is_approved_as_it_is_or_edited(about: Any, edit: Any, wan
         await layer.answer_next("done", by="ann")
         await layer.resume("r")
         assert got == [want, want]
+
+
+async def test_what_a_model_wrote_cannot_forge_the_sheet() -> None:
+    """A key with line breaks, escapes or a choice in it stays one line under "To be used, exactly"."""
+
+    @workflow
+    async def approves(run: Run) -> Any:
+        return await run.approve("So?", about={"a\n\n  1  no, refuse\x1b[31m": 1, "text": "x\x1b[31m\n  1  yes"})
+
+    async with testing.layer() as layer:
+        page = render(await proposed(layer, approves()), now_us=0)
+        assert "\x1b" not in page
+        lines = [line for line in page.splitlines() if line.lstrip().startswith("1 ")]
+        assert lines == ["          1  yes", "  1  yes, exactly so   it is used as it is; you may edit it first"] or len(lines) <= 2
+        assert sum(line.startswith("  1  ") for line in page.splitlines()) == 1
 
 
 async def test_a_value_of_another_type_is_refused_at_once() -> None:

@@ -331,6 +331,183 @@ async def test_an_answer_while_loaded_is_used_at_once(layer: Layer) -> None:
     assert begun == [1]
 
 
+# -- what is about to go on ------------------------------------------------------------------------------------------------
+
+
+@step(name="memory.pay", effect="irreversible", key="k")
+async def pay(k: str) -> str:
+    """Done after a person's word only."""
+    return f"paid {k}"
+
+
+@step(name="memory.put", effect="write", key="k", scope="client")
+async def put(k: str) -> str:
+    """Once per client."""
+    return f"put {k}"
+
+
+@pytest.mark.parametrize("answer", ["approve", "refuse"])
+async def test_an_answered_approval_is_acted_on_beside_a_wait_for_a_person(layer: Layer, answer: str) -> None:
+    """The branch goes on (or ends the run) in the first resume after the word, though another one still waits."""
+    went: list[str] = []
+
+    @workflow(name=f"memory.paid_beside_{answer}")
+    async def flow(run: Run) -> None:
+        async def branch() -> None:
+            went.append(await pay("a"))
+            went.append(str(await look(1)))
+
+        await asyncio.gather(branch(), run.ask("x?"))
+
+    outcome = await layer.run(flow(), client="acme", run_id="r")
+    asked = next(q for q in outcome.questions if q.kind == "approve")
+    await layer.answer(asked.id, answer, by="ann")
+    outcome = await asyncio.wait_for(layer.resume("r"), 20)
+    if answer == "approve":
+        assert (outcome.status, went) == ("waiting", ["paid a", "1"])
+    else:
+        assert (outcome.status, went) == ("cancelled", [])
+        assert outcome.failure is not None
+        assert outcome.failure.reason == "refused by ann"
+
+
+async def test_a_receipt_that_is_used_again_is_acted_on_beside_a_wait_for_a_person(layer: Layer) -> None:
+    """What another run did is this call's result: its branch goes on at once, though another one waits."""
+    went: list[str] = []
+
+    @workflow(name="memory.put_first")
+    async def first(run: Run) -> str:
+        return await put("a")
+
+    @workflow(name="memory.put_again")
+    async def flow(run: Run) -> None:
+        async def branch() -> None:
+            went.append(await put("a"))
+
+        await run.ask("y?")
+        await asyncio.gather(branch(), run.ask("x?"))
+
+    await layer.run(first(), client="acme")
+    outcome = await layer.run(flow(), client="acme", run_id="r")
+    await layer.answer(outcome.questions[0].id, "1", by="ann")
+    outcome = await asyncio.wait_for(layer.resume("r"), 20)
+    assert (outcome.status, [q.text for q in outcome.questions], went) == ("waiting", ["x?"], ["put a"])
+
+
+WAKINGS = [
+    "gather", "nested gather", "deep gather", "gather that fails", "deep gather that fails", "results of a gather", "shield",
+    "shield of a gather", "wait", "first completed", "first exception", "first of gathers", "as completed",
+    "as completed of gathers", "lock", "semaphore", "condition", "event", "queue", "group", "wait_for",
+]  # fmt: skip
+
+
+async def _woken(how: str, ends: Callable[[], Awaitable[Any]], never: Callable[[], Awaitable[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915
+    """Wait, by *how*, for what *ends*; where two things may be waited for at once the other one *never* ends by itself."""
+
+    async def fails() -> None:
+        await ends()
+        raise ValueError(how)
+
+    task = asyncio.ensure_future
+    if how == "gather":
+        await asyncio.gather(ends(), ends())
+    elif how == "nested gather":
+        await asyncio.gather(asyncio.gather(ends()), ends())
+    elif how == "deep gather":
+        await asyncio.gather(asyncio.gather(asyncio.gather(asyncio.gather(asyncio.gather(ends())))))
+    elif how in ("gather that fails", "deep gather that fails"):
+        inner = asyncio.gather(fails(), never())
+        with pytest.raises(ValueError, match=how):
+            await (asyncio.gather(asyncio.gather(asyncio.gather(inner))) if how.startswith("deep") else inner)
+    elif how == "results of a gather":
+        await asyncio.gather(asyncio.gather(fails(), return_exceptions=True), return_exceptions=True)
+    elif how == "shield":
+        await asyncio.shield(ends())
+    elif how == "shield of a gather":
+        await asyncio.shield(asyncio.gather(asyncio.shield(ends())))
+    elif how == "wait":
+        await asyncio.wait([task(ends()), task(ends())])
+    elif how == "first completed":
+        await asyncio.wait([task(ends()), task(never())], return_when=asyncio.FIRST_COMPLETED)
+    elif how == "first exception":
+        done, _ = await asyncio.wait([task(fails()), task(never())], return_when=asyncio.FIRST_EXCEPTION)
+        assert all(d.exception() for d in done)
+    elif how == "first of gathers":
+        both = [asyncio.gather(asyncio.gather(ends())), asyncio.gather(never())]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    elif how == "as completed":
+        await next(iter(asyncio.as_completed([task(ends()), task(never())])))
+    elif how == "as completed of gathers":
+        await next(iter(asyncio.as_completed([asyncio.gather(asyncio.gather(ends())), asyncio.gather(never())])))
+    elif how == "group":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ends())  # type: ignore[arg-type]
+    elif how == "wait_for":
+        await asyncio.wait_for(ends(), None)
+    else:
+        await _released(how, ends)
+
+
+async def _released(how: str, ends: Callable[[], Awaitable[Any]]) -> None:
+    """Wait for one of asyncio's own things, which another task lets go when it *ends*."""
+    lock, gate, event, queue = asyncio.Lock(), asyncio.Semaphore(0), asyncio.Event(), asyncio.Queue[int]()
+    condition = asyncio.Condition()
+    await lock.acquire()
+
+    async def lets_go() -> None:
+        await ends()
+        lock.release()
+        gate.release()
+        event.set()
+        queue.put_nowait(1)
+        async with condition:
+            condition.notify()
+
+    other = asyncio.create_task(lets_go())
+    if how == "condition":
+        async with condition:
+            await condition.wait()
+    else:
+        await {"lock": lock.acquire, "semaphore": gate.acquire, "event": event.wait, "queue": queue.get}[how]()
+    await other
+
+
+@pytest.mark.parametrize("last", ["a replay", "an end", "a write"])
+@pytest.mark.parametrize("how", WAKINGS)
+async def test_what_has_ended_wakes_who_waits_before_the_run_is_put_away(layer: Layer, how: str, last: str) -> None:
+    """However many callbacks lie between an end and the code that waits for it: it goes on, though the rest waits for people.
+
+    *last*: what the ended code did last (a record answered it, it did nothing, a send of its own ended).
+    """
+    went: list[str] = []
+    name = f"memory.woken_{how}_{last}".replace(" ", "_")
+
+    @workflow(name=name)
+    async def flow(run: Run) -> str:
+        first = await run.ask("y?")
+
+        async def ends() -> None:
+            if last == "a write":
+                await put(f"{name} {len(went)}")
+            elif last == "a replay":
+                await look(7)
+
+        async def branch() -> str:
+            await _woken(how, ends, lambda: run.ask("never?"))
+            went.append("on")
+            return await run.ask("and?")
+
+        await look(7)
+        return first + "".join(await asyncio.gather(run.ask("x?"), branch()))
+
+    outcome = await layer.run(flow(), client="acme", run_id="r")
+    await layer.answer(outcome.questions[0].id, "1", by="ann")
+    outcome = await asyncio.wait_for(layer.resume("r"), 20)
+    assert outcome.status == "waiting"
+    assert went == ["on"]
+    assert {"x?", "and?"} <= {q.text for q in outcome.questions}
+
+
 # -- what happens at a park -----------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.state import question_of
+from stepseven.transitions.undoing import taken_back
 
 MOST = 500  # questions in one listing
 PAGE = 100  # runs in one page: more are not counted
@@ -188,7 +189,7 @@ async def _goes_on(layer: Layer, run: Row, done: Question) -> str | None:
         return done.run_id
     if done.kind is not QuestionKind.UNDO or done.answer != "undo":
         return None
-    row = await layer.store.read(lambda tx: tx.one(tx.sql.undo_run, {"run_no": run["no"]}))
+    row, _ = await layer.store.read(lambda tx: taken_back(tx, run))
     return None if row is None else str(row["id"])
 
 

@@ -19,6 +19,7 @@ class Receipt:
     """One thing a run did outside.
 
     ``undo``: its step knows how it is taken back. ``shared``: it counts for all runs of the client (``scope="client"``).
+    ``claim``: the id of its claim. ``run``: the run that did it, where that is not the one that asks.
     """
 
     step: str
@@ -26,10 +27,18 @@ class Receipt:
     receipt: Any
     undo: bool
     shared: bool = False
+    claim: str | None = None
+    run: str | None = None
 
 
 def undo(
-    s: Situation, *, failed: bool, receipts: tuple[Receipt, ...], taken_back: int = 0, unknown: tuple[str, ...] = ()
+    s: Situation,
+    *,
+    failed: bool,
+    receipts: tuple[Receipt, ...],
+    taken_back: int = 0,
+    unknown: tuple[str, ...] = (),
+    builders: tuple[str, ...] = (),
 ) -> Draft:
     """A run ended without being done, and something it did outside can be taken back.
 
@@ -39,6 +48,7 @@ def undo(
         receipts: what still stands outside, newest first; at least one of them can be taken back.
         taken_back: how many things were taken back before.
         unknown: steps of which nobody knows whether they were done.
+        builders: the ids of runs that share what stands, and have not ended badly.
     """
     can = [r for r in receipts if r.undo]
     cannot = [r for r in receipts if not r.undo]
@@ -53,14 +63,19 @@ def undo(
         f"{_capital(_things(taken_back))} {'was' if taken_back == 1 else 'were'} taken back before." if taken_back else "",
         f"I do not know whether {say.listing([f'“{say.humanise(n)}”' for n in dict.fromkeys(unknown)])} went through."
         if unknown else "",
+        _builders(builders),
     ]  # fmt: skip
     shared = _shared(s, can)
     calm = "Nothing is taken back unless you say so."
     context = context_of(s, nothing_changed=False, facts=_facts(receipts)) | {
         "stands": [
-            {"step": r.step, "arguments": say.plain(dict(r.arguments)), "receipt": say.plain(r.receipt), "undo": r.undo}
+            {
+                "step": r.step, "arguments": say.plain(dict(r.arguments)), "receipt": say.plain(r.receipt), "undo": r.undo,
+                "claim": r.claim, "run": r.run,
+            }
             for r in receipts
-        ]
+        ],
+        "builders": list(builders),
     }  # fmt: skip
     more = [never, *whole, shared, calm]
     return draft(headline, [never, *whole, calm], listed, [shared], more=more, options=_options(can, cannot), context=context)
@@ -87,10 +102,11 @@ def _capital(text: str) -> str:
 
 
 def _did(r: Receipt) -> str:
-    """``created document (acme, Q3): D-17``."""
+    """``created document (acme, Q3): D-17``; what another run did names it."""
     told = about(r.arguments)
     what = say.shown(r.receipt) if r.receipt not in (None, {}, []) else ""
-    return say.did(r.step, None) + (f" ({told})" if told else "") + (f": {what}" if what else "")
+    where = f", in run {r.run}" if r.run else ""
+    return say.did(r.step, None) + (f" ({told})" if told else "") + (f": {what}" if what else "") + where
 
 
 def about(arguments: Mapping[str, Any]) -> str:
@@ -115,12 +131,19 @@ def _shared(s: Situation, can: Sequence[Receipt]) -> str:
     )
 
 
+def _builders(ids: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    subject = f"Run {ids[0]} shares" if len(ids) == 1 else f"Runs {say.listing(ids)} share"
+    return f"{subject} what stands and may build on it."
+
+
 def _facts(receipts: Sequence[Receipt]) -> dict[str, Any]:
     """What stands, each under a name of its own, for pages and terminals."""
     facts: dict[str, Any] = {}
     for r in receipts:
         told = about(r.arguments)
-        name = base = say.humanise(r.step) + (f" ({told})" if told else "")
+        name = base = say.humanise(r.step) + (f" ({told})" if told else "") + (f", run {r.run}" if r.run else "")
         n = 1
         while name in facts:
             n += 1

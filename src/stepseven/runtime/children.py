@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepseven.errors import StepFailed, TooLarge
+from stepseven.errors import Refused, StepFailed, TooLarge
 from stepseven.model import QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import ceilings
 from stepseven.runtime.asking import BODY
@@ -25,6 +25,7 @@ from stepseven.store.codec import MAX_RESULT, digest, free_text, guard
 from stepseven.transitions import children, family, runs
 from stepseven.transitions.children import Seen
 from stepseven.transitions.family import START
+from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import Record, choice_of
 
@@ -79,6 +80,7 @@ async def start(ex: Execution, here: Place, key: str, call: Started) -> Any:
 
     Raises:
         StepFailed: it failed, or was cancelled. The same on a resume; started anew when the workflow is tried again.
+        Refused: a person refused what it proposed, and its code left it at that. The same on a resume.
     """
     name = (here.branch, START, key)
     while (record := _standing(ex, name, call)) is None:
@@ -95,6 +97,8 @@ async def start(ex: Execution, here: Place, key: str, call: Started) -> Any:
     ex.mark_used(record)
     if record.state == "failed":
         told = json.loads(record.result or "{}")
+        if told["kind"] == REFUSED:
+            raise Refused(call.workflow.name, told["reason"])
         raise StepFailed(call.workflow.name, told["reason"], kind=told["kind"])
     return call.workflow.typed.decode(ex.result_text(record) or "null")
 
@@ -272,7 +276,7 @@ async def stop_all(ex: Execution, reason: str, ending: Stop | None) -> list[Dura
 
     def unit(tx: Tx) -> list[Row]:
         if ending is not None:
-            runs.ending(tx, ex.hold, ending.status, ending.reason, now)
+            runs.ending(tx, ex.hold, (ending.status, ending.reason, ending.told()), now)
         return children.stop(tx, ex.hold, reason, now, ex.services.worker.dead_workers(tx))
 
     for row in await ex.write(unit, durable=True):

@@ -15,6 +15,7 @@ from stepseven.runtime import asking, doubt, reading, remembering, sending, writ
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
 from stepseven.transitions.effects import REFUSED_RESULT, Claim
+from stepseven.transitions.offering import offer
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,12 @@ async def settled_other(ex: Execution, call: Call, held: Claim, found: Any) -> s
     except Exception as refused:  # noqa: BLE001 - whatever is wrong with the value, it is there
         text = json.dumps({REFUSED_RESULT: free_text(str(refused), 300)})
     now = ex.now_us()
-    await ex.store.write(lambda tx: effects.settle(tx, held.claim_id, text, now), durable=True)
+
+    def unit(tx: Tx) -> None:
+        if effects.settle(tx, held.claim_id, text, now):
+            offer(tx, held.run_no, now)  # where the run that claimed it has ended already, it stands outside all the same
+
+    await ex.store.write(unit, durable=True)
     return await conflict(ex, call, await doubt.as_it_stands(ex, held))
 
 

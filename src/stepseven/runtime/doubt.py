@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
 from stepseven.decide.classify import Proof
-from stepseven.errors import AlreadyDone, Conflict, NotRecordable, NotYet, Superseded
+from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded
 from stepseven.keys import wire_key
-from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, Secret, to_micro
+from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
 from stepseven.runtime import approving, asking, choices, clash, trouble, writing
+from stepseven.runtime.arguments import decode_argument
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import call_bound, parameter_types
 from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
 from stepseven.runtime.waits import STEP_CODE
-from stepseven.store.codec import Typed, free_text, from_canonical
+from stepseven.store.codec import free_text
 from stepseven.transitions import effects, steps
 from stepseven.transitions.effects import Claim, Intent
 from stepseven.transitions.state import choice_of
@@ -262,18 +263,10 @@ def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:
     """
     hints = parameter_types(step.fn)
     return {
-        name: _argument(Typed(hints.get(name, Any), where=name), json.dumps(value, ensure_ascii=False))
+        name: decode_argument(hints.get(name, Any), value, name)
         for name, value in json.loads(arguments).items()
         if name in step.parameters.names
     }
-
-
-def _argument(typed: Typed, text: str) -> Any:
-    try:
-        return typed.decode(text)
-    except NotRecordable:  # bytes, sets and secrets have another form as an argument than as a result
-        plain = from_canonical(text)
-        return plain if type(plain) is Secret else typed.validate_python(plain)
 
 
 async def _found_done(ex: Execution, call: Call, intent: Intent, held: Claim) -> Sent:

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import EffectKind, WaitingFor
-from stepseven.runtime import reading, writing
+from stepseven.runtime import reading, refusing, remembering, writing
 from stepseven.runtime.calls import Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
 from stepseven.runtime.place import Place
-from stepseven.runtime.remembering import remembered
 from stepseven.runtime.services import SHORT_WAIT_US
+from stepseven.runtime.stepclock import stopped
 from stepseven.runtime.waits import DurableWait, Flight, Lull, Standing, standing
 from stepseven.store.artifacts import IN_ROW, IN_TABLE, content_hash
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import clients, questions, steps
+from stepseven.transitions import questions, steps
 from stepseven.transitions.clients import Given
 from stepseven.transitions.state import Hold, Record
 
@@ -41,8 +41,9 @@ class Execution(RunMemory):
         """A step was called: identify it now, run or replay it when awaited."""
         if self.unloading is not None:
             return Refusal(here, step.name)
+        refusing.check_place(step, here)
         answer = reading.read if step.settings.effect is EffectKind.READ else writing.write
-        return identify(step, here, args, kwargs, answer if step.settings.remember is None else remembered(answer))
+        return identify(step, here, args, kwargs, answer if step.settings.remember is None else remembering.remembered(answer))
 
     async def shared(self, flight: Flight) -> None:
         """Wait for a call in flight that will leave the record we want."""
@@ -51,7 +52,8 @@ class Execution(RunMemory):
         self.inside.add(waiter)
         self.look()
         try:
-            await waiter
+            with stopped():
+                await waiter
         finally:
             self.inside.discard(waiter)
 
@@ -100,8 +102,8 @@ class Execution(RunMemory):
         now = record.ended_us or self.now_us()
 
         def unit(tx: Tx) -> None:
+            remembering.learn(tx, record, fact, now_us=now)
             steps.append(tx, self.hold, record, now_us=now, artifact=artifact, begun=begun)
-            _learn(tx, fact, now)
 
         def kept(_: Any) -> None:
             self.keep(record)
@@ -175,7 +177,8 @@ class Execution(RunMemory):
             cancel = self.edge.call_at(wait.until_us, lambda: _fire(future))
         self.look()
         try:
-            return await future
+            with stopped():
+                return await future
         finally:
             del self.waits[future]
             if cancel is not None:
@@ -331,11 +334,6 @@ class Execution(RunMemory):
 
 def _expire(hold: Hold, question_id: str, now_us: int, tx: Tx) -> Row:
     return questions.expire(tx, hold, question_id, now_us)
-
-
-def _learn(tx: Tx, fact: Given | None, now_us: int) -> None:
-    if fact is not None:
-        clients.learn(tx, fact, now_us)
 
 
 def _fire(future: asyncio.Future[Any]) -> None:

@@ -10,6 +10,7 @@ from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family
 from stepseven.transitions.runs import is_dead, known
+from stepseven.transitions.undoing import taken_back
 
 
 def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | None) -> str:
@@ -77,12 +78,11 @@ def _ended(run: Row, status: RunStatus) -> str:
 
 def _aftermath(tx: Tx, run: Row, asked: list[Row]) -> str:
     """What goes on although the run has ended: what it did is taken back, or a person is asked about that."""
-    undo = tx.one(tx.sql.undo_run, {"run_no": run["no"]})
+    undo, n = taken_back(tx, run)
     told = ""
     if undo is not None and not RunStatus(undo["status"]).ended:
         told = f" Run {undo['id']} takes back what it did; it is {undo['status']}."
     elif undo is not None:
-        n = sum(e["undone_us"] is not None for e in tx.all(tx.sql.effects, {"run_no": run["no"]}))
         told = f" {n} {'thing' if n == 1 else 'things'} it did {'was' if n == 1 else 'were'} taken back (see run {undo['id']})."
     return told + (f" It still asks: `stepseven inbox {asked[0]['id']}`." if asked else "")
 

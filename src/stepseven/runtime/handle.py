@@ -301,6 +301,7 @@ class Run:
 
         Raises:
             StepFailed: it failed (``kind="fatal"``: for good) or was cancelled. When this workflow is tried again, so is it.
+            Refused: a person refused what it proposed, and its code left it at that.
             NotRecordable, SecretFound, TooLarge: an input cannot be kept.
             RunConflict: somebody else made a run with the id the child would have.
         """

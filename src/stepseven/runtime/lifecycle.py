@@ -19,6 +19,7 @@ from stepseven.runtime.execution import Execution
 from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
 from stepseven.runtime.place import Place, install, place
+from stepseven.runtime.refusing import only
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
@@ -27,17 +28,6 @@ from stepseven.transitions.runs import Ending, Parking
 from stepseven.transitions.state import choice_of
 
 UNLOAD_PATIENCE_S = 30.0
-
-
-def only(error: BaseException | None) -> BaseException | None:
-    """What a task group wrapped, if it is one thing (or several of one kind): that is what the code raised."""
-    while isinstance(error, BaseExceptionGroup):
-        inner = error.exceptions
-        if len({type(each) for each in inner}) != 1:
-            loud = [each for each in map(only, inner) if isinstance(each, Superseded)]
-            return loud[0] if loud else error
-        error = inner[0]
-    return error
 
 
 class _Unkept(Exception):
@@ -73,10 +63,9 @@ class Lifecycle(Execution):
 
     async def _live(self, *, poisoned: bool) -> Over:
         self.above = await kinship.parents(self)
-        if self.run["status"] == RunStatus.CANCELLING:
-            self.halt(Stop(RunStatus.CANCELLED, self.run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
-        elif self.run["status"] == RunStatus.FAILING:
-            self.halt(Stop(RunStatus.FAILED, self.run["reason"] or "failed"))
+        begun = Stop.begun(self.run)
+        if begun is not None:
+            self.halt(begun)
         elif poisoned or self._open(QuestionKind.POISON):
             await self._poisoned()
         body: asyncio.Task[Any] | None = None
@@ -265,7 +254,8 @@ class Lifecycle(Execution):
             return None
         loop, ending, context = asyncio.get_running_loop(), self.stop, contextvars.copy_context()
         if ending is not None:
-            await self.write(lambda tx: runs.ending(tx, self.hold, ending.status, ending.reason, self.now_us()), durable=True)
+            going = (ending.status, ending.reason, ending.told())
+            await self.write(lambda tx: runs.ending(tx, self.hold, going, self.now_us()), durable=True)
         self.settling, self.unloading, self._over = True, None, loop.create_future()
         context.run(place.set, Place(self, ""))
         task = loop.create_task(settling.settle_all(self), context=context)
@@ -295,9 +285,8 @@ class Lifecycle(Execution):
             self.releasing = stop.reason
             await self._give_back()
             return Over.RELEASED
-        failure = {"step": stop.step, "kind": stop.kind.value, "reason": free_text(stop.reason)}
         return await self._end(
-            Ending(status=stop.status, failure=json.dumps(failure), reason=free_text(stop.reason, 300),
+            Ending(status=stop.status, failure=stop.told(), reason=free_text(stop.reason, 300),
                    remaining=json.dumps(outline.ahead(self)[1]), executing_us=self.executed_us())
         )  # fmt: skip
 
@@ -320,7 +309,7 @@ class Lifecycle(Execution):
         elif isinstance(error, StoreUnavailable) and error.url == self.store.url:  # a read; a write has told us itself
             self.abandon(error)
         elif isinstance(error, Refused):  # a person said no, and the code has nothing else to do
-            self.halt(Stop(RunStatus.CANCELLED, error.reason, error.step, FailureKind.FIXABLE))
+            self.halt(Stop(RunStatus.CANCELLED, error.reason, error.step, FailureKind.FIXABLE, refused=True))
         elif isinstance(error, Fatal) or (isinstance(error, StepFailed) and error.kind == FailureKind.FATAL.value):
             step = error.step if isinstance(error, StepFailed) else None
             self.halt(Stop(RunStatus.FAILED, str(error) or type(error).__name__, step))

@@ -24,6 +24,7 @@ from stepseven.runtime.declared import Step
 from stepseven.runtime.items import branches_of, in_order, label, reason, tries_of, until_it_answers, within
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
+from stepseven.runtime.stepclock import stopped
 from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Record, choice_of
 
@@ -77,7 +78,8 @@ class Item:
         async with self.turn:
             if self.holds or not self._needs_slot():
                 return
-            await self.owner.slots.acquire()
+            with stopped():  # others use it: that is none of the item's time
+                await self.owner.slots.acquire()
             self.holds = self._needs_slot()  # meanwhile another of its tasks may wait for a person, or all be over
             if not self.holds:
                 self.owner.slots.release()
@@ -221,7 +223,7 @@ class MapRun:
         if group.split((Refused, ItemSkipped, asyncio.CancelledError))[1] is None:
             self.results[index] = None
             return
-        failed = group.subgroup(StepFailed)
+        failed = group.subgroup(lambda error: isinstance(error, StepFailed) and not isinstance(error, Refused))
         if failed is None or group.split((StepFailed, ItemSkipped))[1] is not None:
             raise group
         first: BaseException = failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from collections import Counter
 from dataclasses import dataclass
@@ -51,6 +52,25 @@ class Stop:
     reason: str
     step: str | None = None
     kind: FailureKind = FailureKind.FATAL
+    refused: bool = False  # a person said no to what it proposed, and its code had nothing else to do
+
+    def told(self) -> str:
+        """As it is stored with the run, JSON."""
+        failure: dict[str, Any] = {"step": self.step, "kind": self.kind.value, "reason": free_text(self.reason)}
+        return json.dumps({**failure, "refused": True} if self.refused else failure)
+
+    @classmethod
+    def begun(cls, run: Row) -> Stop | None:
+        """Why a run is to end that was about to; ``None``: it was not."""
+        if run["status"] not in (RunStatus.CANCELLING, RunStatus.FAILING):
+            return None
+        cancelled = run["status"] == RunStatus.CANCELLING
+        told = json.loads(run["failure"] or "{}")
+        return cls(
+            RunStatus.CANCELLED if cancelled else RunStatus.FAILED,
+            told.get("reason") or run["reason"] or ("cancelled" if cancelled else "failed"), told.get("step"),
+            FailureKind(told.get("kind") or ("fixable" if cancelled else "fatal")), refused=told.get("refused", False),
+        )  # fmt: skip
 
 
 class RunMemory:

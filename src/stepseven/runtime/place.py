@@ -2,13 +2,15 @@
 
 A *place* travels in a context variable. Every task that a run's code creates gets a place of its own, so that repeats are
 counted in the task that makes the call: a task starts from its creator's counts at its creation and gives them back (the
-larger) when it ends. Then the numbers depend on what the code says, not on how the event loop happened to order it.
+larger) when it ends: as the last thing it does, so that whoever awaits it has them, also where it had ended long before. Then the
+numbers depend on what the code says, not on how the event loop happened to order it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepseven.runtime.attempt import Attempt
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.stepclock import StepClock
 
 _COUNT_BITS = 24
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
@@ -36,7 +39,10 @@ _NOTHING: Mapping[str, Known] = MappingProxyType({})
 class Place:
     """One task's (or one step body's) position in a run."""
 
-    __slots__ = ("attempt", "born", "branch", "counts", "execution", "facts", "item", "parent", "refused")
+    __slots__ = (
+        "attempt", "born", "branch", "clock", "counts", "execution", "facts", "given_back", "item", "parent", "refused",
+        "writing",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +62,9 @@ class Place:
         # What this run itself has found out about its client, as far as it is visible here: a task sees what was so when it was
         # created, and what its own code did since. Never changed in place: it is shared with the tasks it was handed to.
         self.facts: Mapping[str, Known] = facts if facts is not None else parent.facts if parent is not None else _NOTHING
+        self.given_back = False  # its task ended
+        self.clock: StepClock | None = None if parent is None else parent.clock  # of the innermost step with a time-out
+        self.writing: str | None = None if parent is None else parent.writing  # the write step whose code this is, or is called by
         self.refused = 0  # durable calls made here while the run is being put away
         self.born = execution.tick
         self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
@@ -104,7 +113,21 @@ class Place:
                 self.found_out(key, known)
 
     def give_back(self) -> None:
-        """The task ended: its creator goes on from the larger of both counts."""
+        """The task ended: its creator goes on from the larger of both counts. Said again, nothing happens.
+
+        A creator that ended before has nobody to go on there: what a task it left behind says reaches its own creator.
+        """
+        if self.given_back:
+            return
+        self.given_back = True
+        self.hand_on()
+        above = self.parent
+        while above is not None and above.given_back:
+            above.hand_on()
+            above = above.parent
+
+    def hand_on(self) -> None:
+        """What is known here by now, the creator has, too."""
         parent = self.parent
         if parent is None:
             return
@@ -147,8 +170,12 @@ class TaskFactory:
         context = contextvars.copy_context() if context is None else context.copy()
         mine = Place(creator.execution, creator.branch, parent=creator, attempt=creator.attempt, item=creator.item)
         context.run(place.set, mine)
-        task = self._make(loop, coro, context, more)
-        task.add_done_callback(lambda _: mine.give_back())
+        if asyncio.iscoroutine(coro) and inspect.isawaitable(coro):
+            task = self._make(loop, _whole(coro, mine), context, more)
+            task.add_done_callback(lambda _: coro.close())  # cancelled before its first step it was never begun
+        else:  # asyncio says that it is no coroutine, or (a plain generator, which nobody can await) drives it as it always did
+            task = self._make(loop, coro, context, more)
+            task.add_done_callback(lambda _: mine.give_back())
         if creator.attempt is None:  # a task created in a step belongs to the step
             creator.execution.adopt(task)
         return task
@@ -162,6 +189,21 @@ class TaskFactory:
             made: asyncio.Future[Any] = self.before(loop, coro, **more)
             return made
         return asyncio.Task(coro, loop=loop, **more)
+
+
+def _whole(coro: Coroutine[Any, Any, Any], mine: Place) -> Coroutine[Any, Any, Any]:
+    """*coro* with the end of its task, under its own name: people see it in warnings and stacks."""
+    whole = _ending(coro, mine)
+    whole.__name__ = getattr(coro, "__name__", whole.__name__)
+    whole.__qualname__ = getattr(coro, "__qualname__", whole.__name__)
+    return whole
+
+
+async def _ending(coro: Coroutine[Any, Any, Any], mine: Place) -> Any:
+    try:
+        return await coro
+    finally:
+        mine.give_back()
 
 
 def install(loop: asyncio.AbstractEventLoop) -> None:

@@ -16,6 +16,7 @@ from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.binding import call_bound, is_async, passed
 from stepseven.runtime.calls import Call, changed_argument
 from stepseven.runtime.place import Place, place
+from stepseven.runtime.stepclock import StepClock
 from stepseven.runtime.waits import STEP_CODE, Flight
 from stepseven.store.artifacts import content_hash
 from stepseven.store.codec import free_text, guard
@@ -202,9 +203,10 @@ def progress_of(ex: Execution, call: Call) -> Callable[[str], None] | None:
 
 
 async def run_once(ex: Execution, call: Call, fn: Callable[..., Any], attempt: Attempt) -> Any:
-    """Run a step's function once, in its own place, within its time."""
+    """Run a step's function once, in its own place, within its time. That stands still while a call in it waits for people."""
     here = place.get() or call.place
     inner = Place(ex, call.inner_branch(), attempt=attempt, item=call.place.item, facts=here.facts)
+    inner.clock, inner.writing = here.clock, here.writing
     token = place.set(inner)
     try:
         timeout = call.step.settings.timeout
@@ -214,9 +216,13 @@ async def run_once(ex: Execution, call: Call, fn: Callable[..., Any], attempt: A
                 return await fn(*args, **kwargs)
             return await call_bound(fn, call.bound)
         limit = asyncio.timeout(timeout)
+        inner.clock = StepClock(limit, here.clock)
         try:
             async with limit:
-                return await call_bound(fn, call.bound)
+                try:
+                    return await call_bound(fn, call.bound)
+                finally:
+                    inner.clock.end()
         except TimeoutError:
             if not limit.expired():
                 raise  # one of the step's own

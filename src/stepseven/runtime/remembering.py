@@ -14,7 +14,8 @@ from stepseven.transitions.clients import Given
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Tx
+    from stepseven.store.base import Row, Tx
+    from stepseven.transitions.state import Record
 
 Answer = Callable[["Execution", "Call"], Coroutine[Any, Any, Any]]
 
@@ -43,10 +44,23 @@ def _source(ex: Execution, call: Call) -> str:
     return free_text(f"step {call.step.name} of run {ex.hold.run_id}", 300)
 
 
-def learn(tx: Tx, ex: Execution, fact: Given | None, *, anew: bool, now_us: int) -> None:
-    """Keep the fact. Not *anew*: the receipt is another run's, and what was said since counts more than it."""
-    if fact is not None and (anew or tx.one(tx.sql.fact, {"client_id": ex.hold.client_id, "key": fact.key}) is None):
-        clients.learn(tx, fact, now_us)
+def learn(tx: Tx, record: Record, fact: Given | None, *, anew: bool = True, now_us: int) -> None:
+    """Keep the fact, and in the *record*, which is written next in this transaction, which version of it says so.
+
+    Not *anew*: the receipt is another run's, and what was said since counts more than it.
+    """
+    if fact is None:
+        return
+    rows = [] if anew else tx.all(tx.sql.fact_history, {"client_id": fact.client_id, "key": fact.key})
+    version = _likeliest(rows, json.loads(fact.value), fact.source) if rows else clients.learn(tx, fact, now_us).version
+    record.facts = json.dumps({**json.loads(record.facts or "{}"), fact.key: version})
+
+
+def _likeliest(rows: list[Row], value: Any, source: str | None) -> int:
+    """The version that says it, of a fact that was not learned here: our own, else another's with this value; 0: none."""
+    same = [row for row in rows if json.loads(row["value"]) == value]
+    own = [row for row in same if row["source"] == source] or same
+    return int(own[-1]["version"]) if own else 0
 
 
 def remembered(answer: Answer) -> Answer:
@@ -68,10 +82,9 @@ def _noted(ex: Execution, call: Call) -> None:
     text = None if record is None or record.state != "done" or key is None else ex.result_text(record)
     if key is None or text in (None, "null"):
         return
-    mine = {"client_id": ex.hold.client_id, "key": key}
-    rows = ex.store.read_now(lambda tx: tx.all(tx.sql.fact_history, mine))
-    value, source = json.loads(text or "null"), _source(ex, call)
-    same = [row for row in rows if json.loads(row["value"]) == value]
-    own = [row for row in same if row["source"] == source] or same  # what only repeated another run's word is that one's version
-    call.place.found_out(key, Known(value, own[-1]["version"] if own else 0))
+    value, version = json.loads(text or "null"), json.loads(record.facts or "{}").get(key) if record is not None else None
+    if version is None:  # recorded before the step was told to remember
+        mine = {"client_id": ex.hold.client_id, "key": key}
+        version = _likeliest(ex.store.read_now(lambda tx: tx.all(tx.sql.fact_history, mine)), value, _source(ex, call))
+    call.place.found_out(key, Known(value, version))
     ex.wake_fact(key)

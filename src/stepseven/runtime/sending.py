@@ -214,6 +214,7 @@ async def _send(
     seconds, bound = call.step.settings.timeout_s or WRITE_TIMEOUT_S, call.bound if approved is None else approved.bound
     here = place.get() or call.place
     inner = Place(ex, call.inner_branch(), item=call.place.item, facts=here.facts)
+    inner.clock, inner.writing = here.clock, call.step.name
     send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), inner, bound)
     ends = ex.edge.since_boot() + seconds
 

@@ -15,7 +15,7 @@ from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
 from stepseven.errors import AlreadyDone, Conflict, NotYet
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
-from stepseven.runtime import asking, ceilings, choices, reading, remembering
+from stepseven.runtime import asking, ceilings, choices, reading, refusing, remembering
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
 from stepseven.store.codec import free_text
@@ -214,7 +214,12 @@ async def failed(  # noqa: PLR0913 - what is known of a try
     *,
     begun: dict[str, Any] | None = None,
 ) -> Verdict:
-    """Write a failed try down, before anything else is done about it."""
+    """Write a failed try down, before anything else is done about it.
+
+    Raises:
+        Refused: a person refused what the step's code proposed. That is its end, and no failure.
+    """
+    await refusing.let_out(ex, call, error, attempt, started_us, begun)
     verdict = verdict_of(ex, call, error)
     row = attempt_row(ex, call, verdict, attempt, started_us, approach, error)
     if begun is not None:

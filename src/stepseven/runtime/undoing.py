@@ -7,6 +7,7 @@ often it dies, and however often a person decides anew, nothing is taken back tw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from stepseven.runtime.binding import hints_of, is_async, passed
 from stepseven.runtime.declared import Step, StepOptions, source_digest
 from stepseven.runtime.handle import Run
 from stepseven.runtime.procedure import Workflow, WorkflowOptions
+from stepseven.store.redact import MASK
 from stepseven.transitions.effects import REFUSED_RESULT
 from stepseven.transitions.offering import UNDO
 from stepseven.transitions.undoing import to_undo
@@ -100,9 +102,10 @@ def _values(row: Row, step: Step[Any, Any], undo: Undo) -> dict[str, Any]:
     """What the undo is called with, of the types the step has.
 
     Raises:
-        Fixable: what was kept does not fit the code any more, or the receipt was never kept.
+        Fixable: what was kept does not fit the code any more, or the receipt was never kept, or a credential in it was not.
     """
     text = row["receipt"] or "null"
+    _refuse_masked(row, step, undo)
     if undo.receipt is not None and text.startswith('{"' + REFUSED_RESULT):
         raise Fixable(f"what {step.name!r} returned could not be kept, and its undo needs it: take it back by hand")
     try:
@@ -114,6 +117,20 @@ def _values(row: Row, step: Step[Any, Any], undo: Undo) -> dict[str, Any]:
     if missing:
         raise Fixable(f"the undo of {step.name!r} takes {', '.join(missing)}, which was not recorded when it was done")
     return dict(passed(undo.fn, undo.values(arguments, receipt))[1])
+
+
+def _refuse_masked(row: Row, step: Step[Any, Any], undo: Undo) -> None:
+    """Whatever has a credential in it was kept without that: to call the outside with the rest would be to call it wrongly."""
+    kept = from_json(row["arguments"] or "{}") | from_json(row["inputs_approved"] or "{}")
+    taken = {name: kept[name] for name in undo.arguments if name in kept}
+    if undo.receipt is not None:
+        taken[undo.receipt] = from_json(row["receipt"] or "null")
+    masked = [name for name, value in taken.items() if MASK in json.dumps(value, ensure_ascii=False)]
+    if masked:
+        raise Fixable(
+            f"the undo of {step.name!r} takes {', '.join(masked)}, and a credential in it was not kept (secrets='mask'): "
+            "take it back by hand"
+        )
 
 
 take_back: Workflow[Any, dict[str, int]] = Workflow(_take_back, WorkflowOptions(name=UNDO))

@@ -163,8 +163,9 @@ async def _done_by_hand(ex: Execution, call: Call, intent: Intent, move: policy.
         claim = effects.claim(tx, ex.hold, told, claim_id, now, proven_dead=ex.services.worker.dead_workers(tx))
         if claim.verdict in (Verdict.GO, Verdict.UNKNOWN):
             effects.settle(tx, claim.claim_id, text, now)
+            _inherit(tx, ex, call, claim)
+            remembering.learn(tx, record, fact, now_us=now)
             steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
-            remembering.learn(tx, ex, fact, anew=True, now_us=now)
         elif claim.verdict is Verdict.REUSE and move.choice == "by_hand":
             effects.done_twice(tx, claim.claim_id, text, _twice_id(ex, claim), now)
         return claim
@@ -244,11 +245,11 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
     now, fact = record.ended_us or ex.now_us(), remembering.fact_of(ex, call, text, by)
 
     def both(tx: Any) -> None:
-        _keep(tx, ex, claim, text, attempt)
+        _keep(tx, call, claim, text, attempt)
         if call.step.settings.scope == "client":
             effects.others_stop_proposing(tx, claim.claim_id, now)
+        remembering.learn(tx, record, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
-        remembering.learn(tx, ex, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
 
     try:
         await ex.write(both, durable=True, then=lambda _: ex.keep(record))
@@ -272,7 +273,7 @@ async def _settled_without(
     """Settle a claim whose receipt was refused: no record will tell what it has cost, so its try does."""
 
     def unit(tx: Any) -> Any:
-        _keep(tx, ex, claim, json.dumps({REFUSED_RESULT: told}), attempt)
+        _keep(tx, call, claim, json.dumps({REFUSED_RESULT: told}), attempt)
         if spent is None:
             return None
         if tx.one(tx.sql.guard_run, ex.hold.keys()) is None:
@@ -306,15 +307,24 @@ def note_cost(tx: Any, ex: Execution, claim: Claim, row: dict[str, Any], now_us:
     steps.late_cost(tx, ex.hold.run_no, row, f"{claim.claim_id}:{claim.tries}", now_us)
 
 
-def _keep(tx: Any, ex: Execution, claim: Claim, text: str, attempt: Attempt | None) -> None:
+def _keep(tx: Any, call: Call, claim: Claim, text: str, attempt: Attempt | None) -> None:
     """Write the receipt; if a send finds another one there, something was done twice."""
+    ex = call.execution
     now = ex.now_us()
     if effects.settle(tx, claim.claim_id, text, now):
+        if attempt is None:
+            _inherit(tx, ex, call, claim)
         return
     if attempt is not None:
         effects.done_twice(tx, claim.claim_id, text, ex.edge.new_id("q"), now)
     elif not text.startswith('{"' + REFUSED_RESULT):
         effects.fill(tx, claim.claim_id, text)
+
+
+def _inherit(tx: Any, ex: Execution, call: Call, claim: Claim) -> None:
+    """It was found out here that a claim had happened: if another run left it, it is ours now."""
+    if claim.run_no != ex.hold.run_no:
+        effects.inherit(tx, ex.hold, claim.claim_id, branch=call.branch, inputs=call.digest, now_us=ex.now_us())
 
 
 async def settled_by_hand(ex: Execution, call: Call, claim: Claim, given: Any, by: str | None) -> Any:
@@ -324,7 +334,7 @@ async def settled_by_hand(ex: Execution, call: Call, claim: Claim, given: Any, b
     except NotRecordable as misfit:
         told = f"what was given does not fit: {misfit}"
         receipt = json.dumps({REFUSED_RESULT: told})
-        await ex.store.write(lambda tx: effects.settle(tx, claim.claim_id, receipt, ex.now_us()), durable=True)
+        await ex.store.write(lambda tx: _keep(tx, call, claim, receipt, None), durable=True)
         return await missing_receipt(ex, call, claim, told)
     why = f"given by {by or 'a person'}"
     return await settled(ex, call, claim, value, started_us=claim.claimed_us, approach=BY_HAND, why=why, by=by or "a person")

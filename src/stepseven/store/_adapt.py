@@ -118,16 +118,10 @@ def _schema_generator() -> Any:
             return {"type": "string", "format": form, **lengths}
 
         def str_schema(self, schema: Any) -> Any:
-            made, pattern = super().str_schema(schema), schema.get("pattern")
-            if schema.get("strip_whitespace", self._config.config_dict.get("str_strip_whitespace")):
+            made, config = super().str_schema(schema), self._config.config_dict
+            if schema.get("strip_whitespace", config.get("str_strip_whitespace")):
                 made["strip"] = True
-            if isinstance(pattern, re.Pattern):
-                flags = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag)
-                made["pattern"] = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
-            engine = schema.get("regex_engine", self._config.config_dict.get("regex_engine"))
-            if pattern is not None and (engine == "python-re" or isinstance(pattern, re.Pattern)):
-                made["patternBy"] = "python-re"
-            return made
+            return {**made, **_pattern(schema.get("pattern"), schema.get("regex_engine", config.get("regex_engine")))}
 
         def date_schema(self, schema: Any) -> Any:
             return self._dated(super().date_schema(schema), schema)
@@ -140,6 +134,14 @@ def _schema_generator() -> Any:
             return made if schema.get("strict", self._config.config_dict.get("strict")) else {**made, "lax": True}
 
     return Exact
+
+
+def _pattern(pattern: Any, engine: Any) -> dict[str, str]:
+    """A pattern of Python's dialect, with its flags; nothing, if it is of the dialect pydantic takes by itself."""
+    if isinstance(pattern, re.Pattern):
+        flags = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag)
+        pattern, engine = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern, "python-re"
+    return {"pattern": pattern, "patternBy": engine} if pattern is not None and engine == "python-re" else {}
 
 
 def _modern(annotation: Any) -> Any:

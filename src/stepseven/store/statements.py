@@ -45,6 +45,7 @@ class Statements:
     release_run: str
     count_executing: str
     request_stop: str
+    note_ending: str
     wake_run: str
     count_questions: str
     run_progress: str
@@ -252,6 +253,7 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE no = :run_no AND fence = :fence AND owner = :owner AND executing_us < :executing_us""",
         "request_stop": f"""UPDATE {s}run SET status = :status, reason = :reason, updated_us = :now
             WHERE no = :run_no AND status IN ('queued', 'running', 'waiting')""",
+        "note_ending": f"UPDATE {s}run SET failure = :failure WHERE no = :run_no AND status IN ('cancelling', 'failing')",
         "wake_run": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,
                 updated_us = :now
             WHERE no = :run_no AND status = 'waiting' AND owner IS NULL""",
@@ -397,7 +399,7 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
         "mark_undone": f"""UPDATE {s}effect SET undone_us = :now WHERE undone_us IS NULL AND claim_id = (
                 SELECT u.key FROM {s}effect AS u JOIN {s}run AS r ON r.no = u.run_no
                  WHERE u.claim_id = :claim_id AND u.state = 'done' AND r.workflow = :workflow)""",
-        "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us",
+        "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us, run_no",
         "undo_run": f"""SELECT r.no, r.id, r.status FROM {s}effect AS e JOIN {s}run AS r ON r.no = e.undo_no
             WHERE e.run_no = :run_no ORDER BY r.no DESC LIMIT 1""",
     }

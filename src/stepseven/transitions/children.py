@@ -11,6 +11,7 @@ from stepseven.model import Question, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family, runs
 from stepseven.transitions.offering import goes_on
+from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import Hold, question_of
 
@@ -118,6 +119,8 @@ def failure_of(row: Row) -> dict[str, str]:
     """Why a child did not end well, as its parent records it: status, kind, reason."""
     told = json.loads(row["failure"]) if row["failure"] else {}
     kind = "fatal" if row["status"] == RunStatus.FAILED and told.get("kind") == "fatal" else "fixable"
+    if row["status"] == RunStatus.CANCELLED and told.get("refused"):
+        kind = REFUSED
     reason = told.get("reason") or row["reason"] or "no reason was kept"
     return {"status": row["status"], "kind": kind, "reason": f"run {row['id']} {_verb(row)}: {reason}"}
 

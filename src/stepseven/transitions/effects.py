@@ -10,7 +10,7 @@ from typing import Any
 
 from stepseven.model import EffectState
 from stepseven.store.base import Row, Tx
-from stepseven.transitions.offering import UNDO, offer
+from stepseven.transitions.offering import UNDO, being_undone, offer, tell_anew
 from stepseven.transitions.proposing import overtaken
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
@@ -121,8 +121,8 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
     if not equal:  # an earlier generation may have been just this
         earlier = tx.one(tx.sql.effect_of_inputs, {**intent.where(), "inputs": intent.inputs})
         if earlier is not None:
-            return _claim(Verdict.BUSY if _being_undone(tx, earlier) else Verdict.REUSE, earlier)
-    if _being_undone(tx, row):  # its receipt is about to be worth nothing
+            return _claim(Verdict.BUSY if being_undone(tx, earlier) else Verdict.REUSE, earlier)
+    if being_undone(tx, row):  # its receipt is about to be worth nothing
         return _claim(Verdict.BUSY, row)
     if state is EffectState.DONE:
         if row["generation"] <= second:
@@ -144,14 +144,6 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
 def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
     """Whether a receipt answers this call: equal inputs; over all runs of a client the key alone decides, not the wording."""
     return held.inputs == intent.inputs or (intent.scope == "client" and held.run_no != hold.run_no)
-
-
-def _being_undone(tx: Tx, row: Row) -> bool:
-    """Whether a person decided that it is taken back, and the run that does it has not ended."""
-    if row["undo_no"] is None or row["undone_us"] is not None:
-        return False
-    run = tx.one(tx.sql.run_by_no, {"no": row["undo_no"]})
-    return run is not None and run["ended_us"] is None
 
 
 def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> bool:
@@ -205,6 +197,8 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
         raise lost(tx, hold)
     row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
     assert row is not None  # just updated  # noqa: S101
+    if held.run_no != hold.run_no:
+        tell_anew(tx, held.run_no)
     return replace(_claim(Verdict.GO, row), doubtful=held.state is not EffectState.REFUSED)
 
 
@@ -214,6 +208,18 @@ def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:
     if settled:
         tx.run(tx.sql.mark_undone, {"claim_id": claim_id, "workflow": UNDO, "now": now_us})
     return settled
+
+
+def inherit(tx: Tx, hold: Hold, claim_id: str, *, branch: str, inputs: str, now_us: int) -> None:
+    """A run found out that another one's claim had happened, and goes on from it: it is this run's from now on.
+
+    Who takes back what the other run did leaves it standing.
+    """
+    row = tx.one(tx.sql.claim, {"claim_id": claim_id})
+    params = {"claim_id": claim_id, "run_no": hold.run_no, "branch": branch, "inputs": inputs}
+    if row is not None and tx.run(tx.sql.move_claim, params) == 1:
+        tell_anew(tx, row["run_no"])
+        offer(tx, hold.run_no, now_us)  # where this one was ended by somebody meanwhile
 
 
 def others_stop_proposing(tx: Tx, claim_id: str, now_us: int) -> None:

@@ -15,7 +15,7 @@ def children(tx: Tx, run_no: int) -> list[Row]:
 
 
 def replaced(tx: Tx, run: Row) -> list[Row]:
-    """The earlier starts of a child that was started anew, or whose parent was: it shares their receipts, and answers for them."""
+    """The earlier starts of a child that, or whose parent, was started anew: it shares their receipts, and answers for them."""
     if run["parent_no"] is None or run["root_no"] is None:
         return []
     parent = tx.one(tx.sql.run_by_no, {"no": run["parent_no"]})

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SHOWN = 60  # characters of a value in a sentence
 _MOST = 8  # choices listed in a sentence
 _DEPTH = 6  # of an example
+_WHAT = ("type", "enum", "const")  # rules that say what a value is, not how
 _TYPES = {
     "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "null": "null",
     "array": "a list", "object": "an object",
@@ -97,8 +98,18 @@ def _decimal_rule(name: str, standard: Any) -> Any:
 
 
 def _sentence(error: ValidationError) -> str:
+    error = _closest(error)
     where = path_of(error.absolute_path)
     return f"{where}: {_why(error)}" if where else _why(error)
+
+
+def _closest(error: Any) -> Any:
+    """Of several forms the one that was meant: the only one whose type it has."""
+    branches: dict[Any, list[Any]] = {}
+    for each in error.context or ():
+        branches.setdefault(each.relative_schema_path[0], []).append(each)
+    meant = [some for some in branches.values() if not any(e.validator in _WHAT and not e.relative_path for e in some)]
+    return _closest(meant[0][0]) if error.validator == "anyOf" and len(meant) == 1 else error
 
 
 def path_of(parts: Sequence[str | int] | Any) -> str:

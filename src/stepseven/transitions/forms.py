@@ -8,7 +8,8 @@ decimal number, ``minBytes`` and ``maxBytes``, ``timezone`` ("aware" or "naive")
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
@@ -18,6 +19,10 @@ from pydantic_core import SchemaError, SchemaValidator, to_json
 
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _DATES = ("date", "date-time")
+_PLAIN: dict[str, Callable[[str], object]] = {
+    "email": lambda text: _whole(_EMAIL, text), "ipv4": IPv4Address, "ipv6": IPv6Address,
+    "base64": lambda text: b64decode(text, validate=True),
+}  # fmt: skip
 _OPTIONS = {
     "minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt", "multipleOf": "multiple_of",
     "maxDigits": "max_digits", "decimalPlaces": "decimal_places",
@@ -44,8 +49,8 @@ FORMS: dict[str, Form] = {
     "uuid": Form("UUID", _UUID, "uuid"),
     **{f"uuid{n}": Form(f"UUID of version {n}", f"{_UUID[:14]}{n}{_UUID[15:]}", "uuid") for n in (1, 3, 4, 5, 6, 7, 8)},
     "decimal": Form("number", "12.50", "decimal"),
-    "base64": Form("base64 text", "YWJj", "bytes", "base64"),
-    "base64url": Form("base64 text", "YWJj", "bytes", "base64"),  # pydantic's word for it; it reads both alphabets
+    "base64": Form("base64 text", "YWJj"),  # of the tag ``$bytes``
+    "base64url": Form("base64 text", "YWJj", "bytes", "base64"),  # pydantic's word for bytes; it reads both alphabets
     "hex": Form("hexadecimal text", "616263", "bytes", "hex"),
     "uri": Form("address", "https://example.org/", "url"),
     "email": Form("mail address", "ann@example.org"),
@@ -78,7 +83,7 @@ def is_of_form(name: str, text: str, schema: Mapping[str, Any]) -> bool:
 
 
 def has_zone(want: str, text: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a date with time says its zone (``aware``) or leaves it out (``naive``), as wanted. Another text does not matter."""
+    """Whether a date with time says its zone (``aware``) or leaves it out (``naive``). What is no such date does not matter."""
     if not is_of_form("date-time", text, schema):
         return True
     return _takes(_reader("datetime", tz_constraint=want), text, strict=not schema.get("lax"))
@@ -90,14 +95,18 @@ def obeys(rule: str, bound: Any, value: str | float, schema: Mapping[str, Any]) 
         return True
     options = {_OPTIONS[rule]: bound if rule in _COUNTS else Decimal(str(bound))}
     if rule == "maxDigits" and "decimalPlaces" in schema:  # together they say how many stand before the point
+        if not obeys("decimalPlaces", schema["decimalPlaces"], value, schema):
+            return True  # one sentence is enough
         options["decimal_places"] = schema["decimalPlaces"]
     return _takes(_reader("decimal", **options), value)
 
 
 def bytes_in(text: str, schema: Mapping[str, Any]) -> int:
-    """How many bytes a text stands for; it is of its form."""
+    """How many bytes a text stands for; 0 if it is not of its form."""
     form = FORMS.get(str(schema.get("format")))
     try:
+        if schema.get("format") == "base64":
+            return len(b64decode(text, validate=True))
         return len(_reader("bytes", form.bytes_as if form else "").validate_json(to_json(text)))
     except ValueError:
         return 0
@@ -125,12 +134,16 @@ def matches(pattern: str, text: str, schema: Mapping[str, Any]) -> bool:
 
 
 def _reads_plainly(name: str, text: str) -> bool:
-    if name == "email":
-        return _EMAIL.fullmatch(text) is not None
     try:
-        return bool((IPv4Address if name == "ipv4" else IPv6Address)(text))
+        _PLAIN[name](text)
     except ValueError:
         return False
+    return True
+
+
+def _whole(pattern: re.Pattern[str], text: str) -> None:
+    if pattern.fullmatch(text) is None:
+        raise ValueError(text)
 
 
 def _is_number(text: str) -> bool:

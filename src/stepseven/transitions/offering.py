@@ -90,7 +90,8 @@ def being_undone(tx: Tx, effect: Row) -> bool:
 
 def _left(tx: Tx, run: Row) -> _Left:
     runs = covered(tx, run)
-    found = [e for row in runs for e in tx.all(tx.sql.effects, {"run_no": row["no"]}) if not being_undone(tx, e)]
+    ordered = sorted(runs, key=lambda row: row["no"])
+    found = [e for row in ordered for e in tx.all(tx.sql.effects, {"run_no": row["no"]}) if not being_undone(tx, e)]
     return _Left(runs=runs, effects=sorted(found, key=lambda row: row["claimed_us"])[::-1])
 
 

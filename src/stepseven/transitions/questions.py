@@ -15,7 +15,7 @@ from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text
 from stepseven.store.codec import guard as secret_guard
-from stepseven.transitions import clients, family, undoing
+from stepseven.transitions import clients, editing, family, undoing
 from stepseven.transitions.clients import Given
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.runs import guard
@@ -311,47 +311,6 @@ def _raise(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     return found
 
 
-def _approval(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """What the person changed; nothing, if it is approved as it is. What names the effect cannot be edited."""
-    del now_us
-    told = json.loads(row["context"]).get("approve") or {}
-    shown: Any = told.get("inputs")
-    edits = given.get("inputs")
-    schema = json.loads(row["schema"]) if row["schema"] is not None else {}
-    if "inputs" not in given or _same_json(edits, shown):
-        return {}
-    if told.get("of") != "step":
-        why = mismatch(schema.get("value", {}), edits)
-        if why is not None:
-            raise InvalidAnswer(row["id"], why)
-        return {"inputs": edits}
-    if not isinstance(edits, Mapping):
-        raise InvalidAnswer(row["id"], 'approve takes the changed values by name: {"choice": "approve", "inputs": {"name": …}}')
-    strange = [name for name in edits if name not in shown]
-    if strange:
-        raise InvalidAnswer(row["id"], f"there is no {strange[0]} to change; there is {', '.join(shown)}")
-    changed = {name: value for name, value in edits.items() if not _same_json(value, shown[name])}
-    for path in told.get("fixed", ()):
-        if not _same_json(_at({**shown, **changed}, path), _at(shown, path)):
-            raise InvalidAnswer(row["id"], f"{path} names what is done and cannot be changed here: refuse, and propose another")
-    for name, value in changed.items():
-        why = mismatch(schema.get("properties", {}).get(name, {}), value)
-        if why is not None:
-            raise InvalidAnswer(row["id"], f"{name}: {why}")
-    return {"inputs": changed} if changed else {}
-
-
-def _same_json(a: Any, b: Any) -> bool:
-    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
-
-
-def _at(value: Any, path: str) -> Any:
-    """The value a key path leads to; ``None`` where it leads nowhere."""
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
 def limit_unit(what: str) -> str:
     """The unit of a field of ``Limits``, as ``raise`` names it."""
     return "usd" if "usd" in what else what
@@ -362,6 +321,6 @@ _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
     "value": _value,
     "by_hand": _receipt,
     "happened": _receipt,
-    "approve": _approval,
+    "approve": editing.approval,
     "raise": _raise,
 }

@@ -11,7 +11,7 @@ from stepseven.errors import RunConflict, Superseded, UnknownRun
 from stepseven.model import FailureKind, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family
-from stepseven.transitions.offering import offer
+from stepseven.transitions.offering import offer, tell_kin
 from stepseven.transitions.pruning import kept_inputs
 from stepseven.transitions.state import Hold, steps_range
 
@@ -53,7 +53,7 @@ def admit(tx: Tx, a: Admission, now_us: int) -> Row:
         RunConflict: the id belongs to a run with another client, workflow or inputs.
     """
     tx.run(tx.sql.insert_client, {"id": a.client_id, "now": now_us})
-    tx.run(
+    inserted = tx.run(
         tx.sql.insert_run,
         {
             "id": a.run_id, "client_id": a.client_id, "workflow": a.workflow, "source_digest": a.source_digest,
@@ -70,6 +70,8 @@ def admit(tx: Tx, a: Admission, now_us: int) -> Row:
         if run[column] != mine and not (what == "inputs" and run["pruned_us"] is not None and run[column] == kept_inputs(mine)):
             raise RunConflict(a.run_id, f"another {what} ({_short(run[column])}, not {_short(mine)})" if what != "inputs" else
                               f"other inputs ({_short(run[column])}, not {_short(mine)})")  # fmt: skip
+    if inserted and a.root_no is not None:
+        tell_kin(tx, run)
     return run
 
 
@@ -255,7 +257,7 @@ def _tell_parent(tx: Tx, run_no: int, status: RunStatus, now_us: int) -> None:
         failure = json.dumps({"step": None, "kind": FailureKind.FATAL.value, "reason": told})
         failed = stopping is RunStatus.FAILING
         ended = RunStatus.FAILED if failed else RunStatus.CANCELLED
-        end(tx, _nobodys(parent), Ending(status=ended, failure=failure if failed else None, reason=told), now_us)
+        end(tx, _nobodys(parent), Ending(status=ended, failure=parent["failure"] or (failure if failed else None), reason=told), now_us)
 
 
 def _open_claims(tx: Tx, run: Row) -> bool:
@@ -295,12 +297,20 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
     return str(known(tx, run_id)["status"])
 
 
-def ending(tx: Tx, hold: Hold, status: RunStatus, reason: str, now_us: int) -> None:
+def ending(tx: Tx, hold: Hold, going: tuple[RunStatus, str, str], now_us: int) -> None:
     """Say that the run is about to end, while its claims in doubt are found out about: ``cancelling`` or ``failing``.
+
+    Args:
+        tx: the transaction.
+        hold: the run's.
+        going: how it will end, why, and its failure as JSON: whoever brings it to its end after a crash says the same.
+        now_us: the time.
 
     Raises:
         Superseded: the run is no longer ours.
     """
     guard(tx, hold)
-    going = RunStatus.FAILING if status is RunStatus.FAILED else RunStatus.CANCELLING
-    tx.run(tx.sql.request_stop, {"run_no": hold.run_no, "status": going.value, "reason": reason, "now": now_us})
+    status, reason, failure = going
+    stopping = RunStatus.FAILING if status is RunStatus.FAILED else RunStatus.CANCELLING
+    tx.run(tx.sql.request_stop, {"run_no": hold.run_no, "status": stopping.value, "reason": reason, "now": now_us})
+    tx.run(tx.sql.note_ending, {"run_no": hold.run_no, "failure": failure})

@@ -7,14 +7,14 @@ import json
 
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import canonical
-from stepseven.transitions.family import replaced
+from stepseven.transitions.answering import BADLY, covered
 from stepseven.transitions.offering import UNDO
 from stepseven.transitions.runs import Admission, admit
 from stepseven.transitions.state import choice_of
 
 
 def decided(tx: Tx, question: Row, stored: str, now_us: int) -> str | None:
-    """Do what a person chose. *stored*: the answer, as JSON.
+    """Do what a person chose. *stored*: the answer, as JSON. Taken back is what the question told of, and nothing else.
 
     Returns:
         The id of the run that takes it back: ``{run}-undo``, with a number where that is taken; ``None``: left as it is.
@@ -32,13 +32,23 @@ def decided(tx: Tx, question: Row, stored: str, now_us: int) -> str | None:
         ),
         now_us,
     )  # fmt: skip
-    first = tx.one(tx.sql.run_by_no, {"no": question["run_no"]})
-    assert first is not None  # the question is about it  # noqa: S101
-    for each in (first, *replaced(tx, first)):
-        tx.run(tx.sql.decide_undo, {"undo_no": run["no"], "run_no": each["no"]})
+    for told in json.loads(question["context"])["stands"]:
+        tx.run(tx.sql.decide_undo, {"undo_no": run["no"], "claim_id": told["claim"]})
     return free
 
 
 def to_undo(tx: Tx, undo_no: int) -> list[Row]:
     """What a run is to take back, newest first. The same however often it is asked: the answer wrote it down."""
     return list(reversed(tx.all(tx.sql.to_undo, {"undo_no": undo_no})))
+
+
+def taken_back(tx: Tx, run: Row) -> tuple[Row | None, int]:
+    """The newest run that takes back what an ended run did (its no, id and status), and how many things were taken back."""
+    undo: Row | None = None
+    n = 0
+    for each in covered(tx, run) if run["status"] in BADLY else [run]:
+        found = tx.one(tx.sql.undo_run, {"run_no": each["no"]})
+        if found is not None:
+            undo = found if undo is None or found["no"] > undo["no"] else undo
+            n += sum(e["undone_us"] is not None for e in tx.all(tx.sql.effects, {"run_no": each["no"]}))
+    return undo, n

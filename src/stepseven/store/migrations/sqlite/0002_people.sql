@@ -17,6 +17,7 @@ CREATE INDEX run_ended ON run (ended_us) WHERE ended_us IS NOT NULL AND pruned_u
 ALTER TABLE effect ADD COLUMN undo_module TEXT;
 ALTER TABLE effect ADD COLUMN undo_no INTEGER;
 ALTER TABLE effect ADD COLUMN undone_us INTEGER;
+CREATE INDEX run_root ON run (root_no) WHERE root_no IS NOT NULL;
 CREATE INDEX effect_undo ON effect (undo_no) WHERE undo_no IS NOT NULL;
 ALTER TABLE run ADD COLUMN document TEXT;
 ALTER TABLE store ADD COLUMN pruned_us INTEGER;
