@@ -53,6 +53,7 @@ class Client:
             source: where it comes from, such as ``"crm"``.
             by: the person who said it. A person's word is a decision: it settles what sources said before.
             valid: how long it holds, such as ``"90d"`` or ``"12h"`` (units s m h d w); after that it counts as not known.
+                Default: for good. Where nothing new is said, a source that does not say it leaves it as it is.
 
         Returns:
             The fact as it stands now, with what contradicts it.
@@ -129,13 +130,13 @@ class Client:
         """Let things begin again: ``resume`` (or a worker) goes on with its runs. No change if it is not paused.
 
         Args:
-            by: who says so; for a symmetry with ``pause``, it is not kept.
+            by: who says so.
 
         Raises:
             UnknownClient: nothing was ever run for it or said about it.
         """
-        del by
-        self._services.store.write_now(lambda tx: clients.unpause(tx, self.id), durable=True)
+        who, now = (free_text(by, 300) if by else None), self._services.edge.now_us()
+        self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True)
 
     # -- when it leaves ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Three families: errors (``StepsevenError``) tell the caller something; the excep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -135,10 +136,22 @@ class AlreadyAnswered(StepsevenError):
 
 def _said(answer: object) -> str:
     """An answer as people read it: the choice, and what was given with it."""
+    answer = readable(answer)
     if isinstance(answer, Mapping) and isinstance(answer.get("choice"), str):
         more = ", ".join(f"{name} {value}" for name, value in answer.items() if name != "choice")
         return f"{answer['choice']} ({more})" if more else str(answer["choice"])
     return answer if isinstance(answer, str) else repr(answer)
+
+
+def readable(answer: Any) -> Any:
+    """A stored answer for people: until when somebody waits is kept in microseconds since the epoch, and read as a time (UTC)."""
+    if not isinstance(answer, Mapping) or answer.get("choice") != "wait" or not isinstance(answer.get("until"), int):
+        return answer
+    try:
+        moment = datetime.fromtimestamp(answer["until"] / 1e6, UTC)
+    except (ValueError, OverflowError, OSError):  # before the year 1
+        return answer
+    return {**answer, "until": moment.isoformat(timespec="seconds").replace("+00:00", "Z")}
 
 
 class QuestionExpired(StepsevenError):
@@ -161,10 +174,10 @@ class InvalidAnswer(StepsevenError):
 
 
 class NoRun(StepsevenError):
-    """A step with an effect, or a run's own call, was used outside a run."""
+    """A step with an effect, or a run's own call, was used outside a run, or where it has no place."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs a run: call it inside a workflow that a Layer runs")
+    def __init__(self, what: str, *, instead: str = "needs a run: call it inside a workflow that a Layer runs") -> None:
+        super().__init__(f"{what} {instead}")
         self.what = what
 
 

@@ -285,7 +285,7 @@ class FactChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What happened to a client since a run of it ended: newest first."""
+    """What a run of a client did not know, newest first: facts and decisions since it began, runs since it ended."""
 
     facts: tuple[FactChange, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -304,7 +304,7 @@ class Previous:
         decisions: what people decided in it, newest first.
         failures: the tries that failed in it, newest first.
         facts: key → what it knew of the client: what it read or found out.
-        changed: what happened to the client since.
+        changed: what happened to the client since, or while it was under way without it.
         cut: what is too long to be here whole, such as ``artifacts.tickets`` or ``inputs.text``: its beginning and a ``…``.
         left_out: section → how many of it are not here (the oldest).
     """

@@ -1,4 +1,6 @@
-"""A run that does two things outside and fails, and the person who lets them be taken back. It is killed again and again.
+"""A run that does two things outside, one of them in a run it starts, and fails; a person lets them be taken back.
+
+It is killed again and again.
 
 The outside recognises no keys here: whatever is sent twice is there twice.
 """
@@ -58,9 +60,15 @@ def give_car_back(number: str) -> str:
 
 
 @workflow
+async def stay(run: Run) -> dict[str, str]:
+    """The room, in a run of its own that is done."""
+    return await room("r-1")
+
+
+@workflow
 async def trip(run: Run) -> None:
     """Both, and then it rains."""
-    await room("r-1")
+    await run.start(stay())
     await car("c-1")
     raise Fatal("it rains")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from stepseven import InvalidAnswer, Run, testing, workflow
+from stepseven import InvalidAnswer, Run, step, testing, workflow
 from tests.runs.tools import child
 
 
@@ -34,6 +34,8 @@ class Contact:
     phone: str | None = None
 
 
+KEY = "sk-ant-" + "a1B2c3D4" * 4
+Price = Annotated[Decimal, Field(max_digits=4, decimal_places=2)]
 GOOD = {"number": "R-12", "amount": "12.50", "day": "2026-03-14", "plan": "free"}
 CASES: list[tuple[Any, Any, str, Any, Any]] = [
     (Invoice, {**GOOD, "amount": "0"}, "amount: '0' must be more than 0", GOOD, Invoice(**GOOD)),
@@ -47,6 +49,12 @@ CASES: list[tuple[Any, Any, str, Any, Any]] = [
     (Decimal, "much", "'much' is no number, such as 12.50", "1.10", Decimal("1.10")),
     (bool, "no", "'no' is not true or false", False, False),
     (int, "", "'' is not a whole number", 0, 0),
+    (date, "20260314", "'20260314' is no date", "2026-03-14", date(2026, 3, 14)),
+    (datetime, "2026-03-14", "is no date with time, such as", "2026-03-14T09:00Z", datetime(2026, 3, 14, 9, tzinfo=UTC)),
+    (time, "0900", "'0900' is no time, such as 09:00:00", "09:00", time(9)),
+    (bytes, "a", "'a' is no base64 text", "YWJj", b"abc"),
+    (Price, "12.505", "'12.505' must have at most 2 digits after the point", "12.50", Decimal("12.50")),
+    (Price, 1234, "1234 must have at most 4 digits, 2 of them after the point", 12.5, Decimal("12.5")),
 ]
 
 
@@ -66,6 +74,72 @@ async def test_a_misfit_is_refused_at_answer_time(type_, bad, why, good, value):
         assert answered.answer == good
         assert (await layer.resume("r1")).status == "done"
         assert got == [value]
+        assert len(await layer.questions(status=None)) == 1
+
+
+@dataclass
+class Letter:
+    """Something with a credential in it."""
+
+    body: str
+    token: str
+    data: bytes = b"\x00\xff"
+
+
+LETTER = {"body": "a", "token": "•••", "data": {"$bytes": "AP8="}}
+
+
+@pytest.mark.parametrize(
+    "edit,where",
+    [
+        ({"letter": {**LETTER, "body": "b"}}, "letter.token"),
+        ({"header": "Token •••"}, "header"),
+        ({"header": {"•••": 1}}, "header"),
+    ],
+)
+async def test_the_mask_of_a_credential_is_never_sent(edit, where):
+    """An edit that would put ••• where the credential was is refused, with its place; what is left alone keeps its credential."""
+    sent = []
+
+    @step(effect="irreversible", secrets="mask")
+    async def post(letter: Letter, header: Any, copies: int = 1) -> str:
+        sent.append((letter, header, copies))
+        return "ok"
+
+    @workflow
+    async def posts(run: Run) -> str:
+        return await post(Letter("a", KEY), f"Bearer {KEY}")
+
+    async with testing.layer() as layer:
+        (question,) = (await layer.run(posts(), client="acme", run_id="r1")).questions
+        assert question.context["facts"]["letter"] == LETTER
+        with pytest.raises(InvalidAnswer, match=f"{where} holds a masked credential: give the whole value, or refuse"):
+            await layer.answer(question.id, {"choice": "approve", "inputs": edit}, by="ann")
+        whole = {**question.context["facts"], "copies": 2}
+        await layer.answer(question.id, {"choice": "approve", "inputs": whole}, by="ann")
+        assert (await layer.resume("r1")).result() == "ok"
+        assert sent == [(Letter("a", KEY), f"Bearer {KEY}", 2)]
+
+
+async def test_a_field_beside_bytes_can_be_edited():
+    """What is shown in a form of its own (bytes, a set) is sent back as it was shown; the edited field beside it is used."""
+    sent = []
+
+    @step(effect="irreversible")
+    async def post(letter: Letter, tags: set[str]) -> str:
+        sent.append((letter, tags))
+        return "ok"
+
+    @workflow
+    async def posts(run: Run) -> str:
+        return await post(Letter("a", "t"), {"x"})
+
+    async with testing.layer() as layer:
+        (question,) = (await layer.run(posts(), client="acme", run_id="r1")).questions
+        edit = {"letter": {**question.context["facts"]["letter"], "body": "b"}, "tags": {"$set": ["y"]}}
+        await layer.answer(question.id, {"choice": "approve", "inputs": edit}, by="ann")
+        assert (await layer.resume("r1")).result() == "ok"
+        assert sent == [(Letter("b", "t"), {"y"})]
         assert len(await layer.questions(status=None)) == 1
 
 

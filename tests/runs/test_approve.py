@@ -906,3 +906,54 @@ async def test_an_edit_that_another_run_has_overtaken_is_a_conflict(choice: str,
         await layer.answer(clash.id, choice, by="bob")
         assert (await layer.resume("r2")).status is RunStatus.DONE
         assert sent == want
+
+
+async def test_a_no_is_heard_whatever_another_run_has_done() -> None:
+    """Refused here, done by another run of the client meanwhile: the code gets `Refused`, not that run's receipt."""
+    invites = _inviting()
+    async with testing.layer() as layer:
+        first, second = await proposed(layer, invites(words="a"), "r1"), await proposed(layer, invites(words="b"), "r2")
+        await layer.answer(first.id, "approve", by="ann")
+        await layer.answer(second.id, "refuse", by="bob")
+        await layer.resume("r1")
+        assert (await layer.resume("r2")).status is RunStatus.CANCELLED
+        assert sent == ["a"]
+
+
+@pytest.mark.parametrize("answer, want", [("approve", ["a", "b", "a"]), ("refuse", [None, "b", None])])
+async def test_one_effect_has_one_word(answer: str, want: list[Any]) -> None:
+    """The same effect in two items of a map is proposed once; what was said counts for both."""
+
+    @step(effect="irreversible", key="to")
+    async def send_one(to: str) -> str:
+        sent.append(to)
+        return to
+
+    @workflow
+    async def mails(run: Run) -> list[str | None]:
+        return await run.map(send_one, ["a", "b", "a"])
+
+    async with testing.layer() as layer:
+        await layer.run(mails(), client="acme", run_id="r")
+        asked = {q.context["facts"]["to"]: q for q in await layer.questions()}
+        assert len(await layer.questions()) == 2
+        await layer.answer(asked["a"].id, answer, by="ann")
+        await layer.answer(asked["b"].id, "approve", by="ann")
+        assert (await layer.resume("r")).result() == want
+        assert len(await layer.questions(status=None)) == 2
+
+
+@pytest.mark.parametrize(
+    "value, why",
+    [
+        ({"choice": "approve", "input": {"body": "EDITED"}}, "'input' does not go with approve: it takes inputs"),
+        ({"choice": "refuse", "inputs": {"body": "EDITED"}}, "'inputs' does not go with refuse: it takes nothing more"),
+    ],
+)
+async def test_a_mistyped_word_is_no_answer(value: Any, why: str) -> None:
+    """A field that the choice does not take is refused: an edit must not be lost by a typing error."""
+    async with testing.layer() as layer:
+        question = await proposed(layer)
+        with pytest.raises(InvalidAnswer, match=why):
+            await layer.answer(question.id, value, by="ann")
+        assert len(await layer.questions()) == 1

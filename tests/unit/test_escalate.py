@@ -539,3 +539,12 @@ def test_money_is_never_nothing(amount: float) -> None:
     shown = float(say.money(amount).replace("$", "").replace(",", ""))
     assert math.isclose(shown, amount, abs_tol=0.005000001)
     assert shown > 0 or amount < 1e-7
+
+
+def test_an_undo_in_doubt_asks_about_the_undo() -> None:
+    """Whether something was taken back: "it is there" would be read as the thing itself. Values are those of what it did."""
+    arguments = {"what": "ann", "arguments": {"guest": "ann"}, "receipt": "B-1", "claim": "c_1"}
+    draft = unknown(step="undo.book_room", subject="ann", arguments=arguments)
+    assert draft.text.startswith("I do not know whether “book room” (ann) was taken back for")
+    assert [o.label for o in draft.options] == ["it was taken back", "it still stands: take it back", "stop this run"]
+    assert draft.context["facts"] == {"guest": "ann", "receipt": "B-1"}

@@ -256,7 +256,7 @@ def is_a_number(text: str) -> bool:
     return True
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1000, deadline=None)
 @given(texts, st.sampled_from([*FORMED, *CODED]))
 def test_a_text_is_taken_now_if_and_only_if_the_run_takes_it(text, annotation):
     """Dates, times, numbers, bytes and the like: what the answer is refused for, and what the run would refuse, are the same."""

@@ -19,9 +19,11 @@ ACME = e.Situation(
 )  # fmt: skip
 
 
-def did(step: str, receipt: Any, *, undo: bool = True, shared: bool = False, **arguments: Any) -> e.Receipt:
+def did(
+    step: str, receipt: Any, *, undo: bool = True, shared: bool = False, run: str | None = None, **arguments: Any
+) -> e.Receipt:
     """One thing that stands outside."""
-    return e.Receipt(step=step, arguments=arguments, receipt=receipt, undo=undo, shared=shared)
+    return e.Receipt(step=step, arguments=arguments, receipt=receipt, undo=undo, shared=shared, claim=f"c_{step}", run=run)
 
 
 DOCUMENT = did("create_document", {"id": "D-17"}, client="acme", quarter="Q3")
@@ -55,6 +57,14 @@ I booked room (12): 4711. I created document (acme, Q3): id D-17.
 “book room” counts for all of Acme's runs: another may build on it.""",
         "take both back",
     ),
+    "in runs below it, and a fork goes on from it": (
+        e.undo(ACME, failed=True, receipts=(did("book_room", 4711, run="acme-1.visit-1", seats=12), DOCUMENT), builders=("acme-2",)),
+        """\
+Acme's renewal failed, and 2 things it did outside still stand.
+Run acme-2 shares what stands and may build on it. Nothing is taken back unless you say so.
+I booked room (12): 4711, in run acme-1.visit-1. I created document (acme, Q3): id D-17.""",
+        "take both back",
+    ),
     "many": (
         e.undo(ACME, failed=True, receipts=tuple(did("post_invoice", f"R-{n}", name=f"invoice-{n}.xml") for n in range(50))),
         """\
@@ -81,10 +91,13 @@ def test_context_holds_every_receipt_whole() -> None:
     """What stands is in the context with all arguments and the whole receipt, each under a name of its own for the page."""
     context = SNAPSHOTS["some cannot"][0].context
     assert context["stands"] == [
-        {"step": "send_mail", "arguments": {"to": "ann@acme.example"}, "receipt": "m-1", "undo": False},
-        {"step": "create_document", "arguments": {"client": "acme", "quarter": "Q3"}, "receipt": {"id": "D-17"}, "undo": True},
-        {"step": "post_line", "arguments": {"n": 1}, "receipt": None, "undo": False},
-        {"step": "post_line", "arguments": {"n": 1}, "receipt": None, "undo": False},
+        {"step": step, "arguments": arguments, "receipt": receipt, "undo": undo, "claim": f"c_{step}", "run": None}
+        for step, arguments, receipt, undo in (
+            ("send_mail", {"to": "ann@acme.example"}, "m-1", False),
+            ("create_document", {"client": "acme", "quarter": "Q3"}, {"id": "D-17"}, True),
+            ("post_line", {"n": 1}, None, False),
+            ("post_line", {"n": 1}, None, False),
+        )
     ]
     assert list(context["facts"]) == [
         "send mail (ann@acme.example)",
@@ -93,6 +106,18 @@ def test_context_holds_every_receipt_whole() -> None:
         "post line (1) 2",
     ]
     assert len(SNAPSHOTS["many"][0].context["facts"]) == 50
+    below = SNAPSHOTS["in runs below it, and a fork goes on from it"][0].context
+    assert list(below["facts"]) == ["book room (12), run acme-1.visit-1", "create document (acme, Q3)"]
+    assert (below["builders"], [stands["run"] for stands in below["stands"]]) == (["acme-2"], ["acme-1.visit-1", None])
+
+
+def test_who_builds_on_it_is_said_however_much_there_is() -> None:
+    """Many long receipts are cut from the text before the runs that would lose something are."""
+    whole = tuple(did(f"step_{n}", "word " * 40, undo=n % 2 == 0, shared=True, note="some more words here") for n in range(20))
+    draft = e.undo(ACME, failed=True, receipts=whole, taken_back=3, unknown=("a", "b", "c"), builders=("r1", "r2", "r3", "r4", "r5"))
+    assert "Runs r1, r2, r3 and 2 more share what stands and may build on it." in draft.text
+    assert len(draft.text.split()) <= 120
+    assert draft.context["builders"] == ["r1", "r2", "r3", "r4", "r5"]
 
 
 def test_page() -> None:

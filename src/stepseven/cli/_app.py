@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from stepseven import __version__
 from stepseven.cli import client, demo, inbox, init, keep, later, run, show
@@ -29,6 +30,26 @@ from stepseven.errors import SchemaMismatch, StepsevenError, StoreUnavailable, S
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, which newer typers carry inside themselves
 
 
+#: commands of the group `client` that people look for one level too high
+_OF_CLIENT = ("pause", "unpause", "forget", "set", "import")
+
+#: how our own sentences begin. Any other first word is the name of something of the user's, and is written as they write it
+_BEGINNINGS = frozenset(
+    "a already an client each environment everything fact found given in input inputs it its module neither no nobody nothing one "
+    "only question run somebody something start statements step that the there these they this what workflow".split()
+)
+
+
+class _Commands(TyperGroup):
+    """The commands; where one is looked for that stands elsewhere, it says where."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As of a group."""
+        if args and args[0] in _OF_CLIENT and args[0] not in self.commands:
+            raise Usage(f"there is no command {args[0]}: it is `stepseven client {args[0]}`")
+        return super().resolve_command(ctx, args)
+
+
 def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
     """The commands as ``--help`` groups them."""
     return {
@@ -44,6 +65,7 @@ def build() -> typer.Typer:
     """All commands of the contract; those of later releases say so."""
     app = typer.Typer(
         name="stepseven",
+        cls=_Commands,
         add_completion=False,
         no_args_is_help=True,
         rich_markup_mode="rich",
@@ -140,6 +162,5 @@ def _usage(error: BaseException) -> str:
 
 def _whole(text: str) -> str:
     """A sentence begins with a capital, unless with a name, and ends with a full stop."""
-    first = text.split(" ", 1)[0]
-    head = text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+    head = text[:1].upper() + text[1:] if text.split(" ", 1)[0] in _BEGINNINGS else text
     return head if head.endswith((".", "?", "!", "`", "…")) else head + "."

@@ -19,13 +19,23 @@ _KEY_COLUMNS = 24  # a longer name stands on its own
 
 
 def summary(row: Row) -> dict[str, Any]:
-    """A client of a list as JSON. ``paused``: by whom, why and since when (microseconds), or ``null``."""
+    """A client of a list as JSON. ``paused``: by whom, why and since when (microseconds), or ``null``; ``unpaused`` as well."""
     note = json.loads(row["note"]) if row["status"] == "paused" and row["note"] else None
     return {
-        "client_id": row["id"], "status": row["status"], "paused": note, "facts_count": row["facts"], "runs": row["runs"],
+        "client_id": row["id"], "status": row["status"], "paused": note, "unpaused": _unpaused(row), "facts_count": row["facts"],
+        "runs": row["runs"],
         "open_runs": row["open_runs"], "open_questions": row["open_questions"], "created_us": row["created_us"],
         "forgotten_us": row["forgotten_us"],
     }  # fmt: skip
+
+
+def _unpaused(row: Row) -> dict[str, Any] | None:
+    """Who let things begin again, and when. The note of an active client may also say who forgot it."""
+    told = row["note"] if row["status"] == "active" else None
+    if told is None or not told.startswith("{"):
+        return None
+    note = json.loads(told)
+    return {"by": note["unpaused_by"], "at_us": note["at_us"]}
 
 
 def document(fact: Fact) -> dict[str, Any]:
@@ -60,6 +70,9 @@ def page(row: Row, known: Sequence[Fact], *, also: tuple[str, ...]) -> Iterator[
     if row["status"] == "paused":
         yield wrapped(f"{pause_words(row)}: nothing new begins. It goes on with:", "  ")
         yield f"    {command('client', 'unpause', row['id'], *also)}"
+    again = _unpaused(row)
+    if again is not None:
+        yield wrapped(f"Unpaused {age(again['at_us'])}{' by ' + again['by'] if again['by'] else ''}.", "  ")
     yield ""
     if not known:
         yield "  Nothing is known yet. Say something:"

@@ -21,6 +21,9 @@ def load(module: str) -> Any:
     Raises:
         Refused: it cannot be imported; the message says why.
     """
+    meant = _as_module(module)
+    if meant != module:
+        raise Refused(f"{module!r} is the path of a file, and a module is asked for: write {meant}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -44,6 +47,9 @@ def workflow(target: str) -> Workflow[Any, Any]:
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
         raise Usage(f"{target!r} does not name a workflow: write MODULE:WORKFLOW, such as renewals:renewal")
+    meant = _as_module(module_name)
+    if meant != module_name:
+        raise Usage(f"{module_name!r} is the path of a file, and a module is asked for: write {meant}:{name}")
     found = getattr(load(module_name), name, None)
     if isinstance(found, Workflow):
         return found
@@ -51,6 +57,17 @@ def workflow(target: str) -> Workflow[Any, Any]:
         return registry[name]
     there = ", ".join(sorted(w.name for w in registry.values() if w.fn.__module__ == module_name))
     raise Refused(f"module {module_name} has no workflow {name}: it has {there or 'none'}")
+
+
+def _as_module(name: str) -> str:
+    """A file's path as the module it is: ``./jobs/renewals.py`` → ``jobs.renewals``; a module's name stays."""
+    if "/" not in name and not name.endswith(".py") and not name.startswith("."):
+        return name
+    path = Path(name)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    parts = [part for part in (path.parent / path.name.removesuffix(".py").strip(".")).parts if part not in ("/", "..", ".")]
+    return ".".join(parts) or "renewals"
 
 
 def call(found: Workflow[Any, Any], given: dict[str, str]) -> WorkflowCall[Any]:
@@ -99,6 +116,11 @@ def modules(named: list[str]) -> list[str]:
 def hint() -> tuple[str, ...]:
     """What a suggested ``resume`` needs so that it finds the code: nothing where modules are configured."""
     return () if modules([]) else ("--module", "MODULE")
+
+
+def explained() -> str | None:
+    """What the placeholder in such a command stands for; ``None`` where there is none."""
+    return "MODULE is the module you ran, such as renewals of `stepseven run renewals:renewal`." if hint() else None
 
 
 def unknown(error: UnknownWorkflow, looked_in: list[str]) -> Refused:

@@ -28,6 +28,9 @@ from stepseven.layer import Layer, hide_password
 from stepseven.runtime.edge import Edge
 
 DEFAULT_URL = "sqlite:///stepseven.db"
+NARROWEST, WIDEST = 40, 100  #: columns that pages are laid out in
+_LEAST_COLUMNS = 24  # below, COLUMNS is no terminal's width
+_USUAL_COLUMNS = 80
 
 
 class Exit(IntEnum):
@@ -124,7 +127,17 @@ class _Pipe(Console):
 
 
 def forgiving() -> None:
-    """A terminal that cannot show a character shows something else instead of breaking off."""
+    """What is odd about a terminal is no reason to break off, or to show nothing.
+
+    A character that it cannot show is shown as another one. Where an output is closed, what goes there is lost and the exit
+    code is still right. A COLUMNS that no page fits in (a program that knows no width says 0) is taken as the nearest that works.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) < _LEAST_COLUMNS:
+        os.environ["COLUMNS"] = str(NARROWEST if int(told) else _USUAL_COLUMNS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -149,7 +162,7 @@ def clean(text: str) -> str:
 
 def width() -> int:
     """Columns to lay text out in: the terminal's, between 40 and 100, and 80 where there is none."""
-    return max(40, min(100, out().width))
+    return max(NARROWEST, min(WIDEST, out().width))
 
 
 def wrapped(text: str, first: str = "", rest: str | None = None) -> str:

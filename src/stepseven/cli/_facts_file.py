@@ -12,7 +12,7 @@ from typing import Any
 
 from stepseven.cli._common import Refused
 
-NAMES = ("client", "client_id", "id")  #: what the column may be called that says whom a row is about, best first
+NAMES = ("client", "client_id", "id")  #: what may be called so says whom a row is about; "Client ID" is one of them, too
 _SEPARATORS = (",", ";", "\t")
 
 
@@ -49,6 +49,24 @@ def read(path: Path) -> list[Cell]:
         raise Refused(f"{path} is neither .csv nor .json: give it the ending of what it is")
     _once(path, found)
     return found
+
+
+def _named(name: str) -> str | None:
+    """Which of ``NAMES`` a column or a key is, however it is written."""
+    plain = "_".join(name.strip().casefold().replace("_", " ").replace("-", " ").split())
+    return plain if plain in NAMES else None
+
+
+def _whose(names: list[str]) -> str | None:
+    """The name that says whom something is about, as it is written; ``None``: there is none.
+
+    Raises:
+        ValueError: several could be; names them.
+    """
+    found = [name for name in names if _named(name) is not None]
+    if len(found) > 1:
+        raise ValueError(f"{' and '.join(found)} could each say whom it is about: keep one, and rename or take out the others")
+    return found[0] if found else None
 
 
 def _once(path: Path, cells: list[Cell]) -> None:
@@ -93,19 +111,23 @@ def _separator(text: str) -> str:
     """Which separator splits the first line so that one of its columns says whom a row is about."""
     first = next(line for line in text.splitlines() if line.strip())
     for separator in _SEPARATORS:
-        if any(cell.strip().strip('"').lower() in NAMES for cell in first.split(separator)) and separator in first:
+        if any(_named(cell.strip().strip('"')) for cell in first.split(separator)) and separator in first:
             return separator
     return ","
 
 
 def _header(path: Path, line: int, cells: list[str]) -> list[str]:
-    names = [cell.lower() if cell.lower() in NAMES else cell for cell in cells]
+    names = list(cells)
     while names and not names[-1]:
         names.pop()
     twice = next((name for i, name in enumerate(names) if name and name in names[:i]), None)
     if twice is not None:
         raise Refused(f"{path}, line {line}: the column {twice} is there twice: rename one")
-    if not any(name in NAMES for name in names):
+    try:
+        whose = _whose(names)
+    except ValueError as error:
+        raise Refused(f"{path}, line {line}: the columns {error}") from error
+    if whose is None:
         raise Refused(
             f"{path}, line {line}: no column is called client (or client_id, or id): name the one that says whom a row is about"
         )
@@ -115,7 +137,7 @@ def _header(path: Path, line: int, cells: list[str]) -> list[str]:
 
 
 def _row(path: Path, line: int, header: list[str], cells: list[str], clients: dict[str, int]) -> Iterator[Cell]:
-    at = header.index(next(name for name in NAMES if name in header))
+    at = next(i for i, name in enumerate(header) if _named(name))
     client = cells[at] if at < len(cells) else ""
     if not client:
         raise Refused(f"{path}, line {line}, column {header[at]}: it is empty: say whom the row is about")
@@ -150,9 +172,22 @@ def _json(path: Path, text: str) -> Iterator[Cell]:
     except RecursionError as error:
         raise Refused(f"{path} is nested too deeply to be facts") from error
     for where, client, told in _objects(path, document):
-        for key, value in told.items():
+        for key, value in _stripped(path, "fact", told):
             if value is not None:  # null says nothing
                 yield Cell(client_id=client, key=key, value=value, where=f"{where}, {key}")
+
+
+def _stripped(path: Path, what: str, told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """An object's items, their names without what stands around them, as in a CSV."""
+    written: dict[str, str] = {}
+    for raw, value in told.items():
+        name = raw.strip()
+        if not name:
+            raise Refused(f"{path}: a {what} has no name ({raw!r}): give it one")
+        if name in written:
+            raise Refused(f"{path}: the {what} {name} is there twice, as {written[name]!r} and {raw!r}: keep one")
+        written[name] = raw
+        yield name, value
 
 
 def _objects(path: Path, document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -160,7 +195,7 @@ def _objects(path: Path, document: Any) -> Iterator[tuple[str, str, dict[str, An
     if not document:
         raise Refused(f"{path} holds nothing: write {shape}")
     if isinstance(document, dict):
-        for client, told in document.items():
+        for client, told in _stripped(path, "client", document):
             if not isinstance(told, dict):
                 raise Refused(f"{path}, client {client}: its facts are no object: write {shape}")
             yield f"client {client}", client, told
@@ -169,7 +204,10 @@ def _objects(path: Path, document: Any) -> Iterator[tuple[str, str, dict[str, An
         raise Refused(f"{path} is neither an object nor a list: write {shape}")
     seen: dict[str, int] = {}
     for n, told in enumerate(document, 1):
-        name = next((name for name in NAMES if isinstance(told, dict) and name in told), None)
+        try:
+            name = _whose(list(told)) if isinstance(told, dict) else None
+        except ValueError as error:
+            raise Refused(f"{path}, entry {n}: {error}") from error
         if name is None or not isinstance(told[name], str) or not told[name].strip():
             raise Refused(f"{path}, entry {n}: it does not say whom it is about: give it a client, a text")
         client = told[name].strip()

@@ -31,7 +31,7 @@ from stepseven.cli._example import with_example
 from stepseven.cli._read import question_document, view
 from stepseven.cli._words import ask_block, count, headline, short_json, workflow_of
 from stepseven.decide import _phrases as say
-from stepseven.errors import InvalidAnswer, UnknownQuestion
+from stepseven.errors import InvalidAnswer, UnknownQuestion, readable
 from stepseven.layer import Layer
 from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
@@ -155,7 +155,8 @@ async def answer(  # noqa: PLR0917 - typer names them all
     extras = {name: v for name, v in given.items() if v is not None}
     async with setting.layer() as layer:
         row = await _question(layer, question)
-        reply = _reply(row, choice, extras)
+        # Of a question that takes no answer any more this is told before anything that is wrong with the answer.
+        reply = _reply(row, choice, extras) if row["status"] == "open" else choice
         try:
             done = await layer.answer(question, reply, by=by or login(), note=note)
         except InvalidAnswer as misfit:
@@ -169,7 +170,8 @@ async def answer(  # noqa: PLR0917 - typer names them all
 async def _answered(setting: Setting, layer: Layer, done: Question) -> None:
     label = next((o.label for o in done.options if o.id == (done.answer["choice"] if _chose(done.answer) else done.answer)), None)
     words = f"“{label}”" if label else short_json(done.answer, 120)
-    more = ", ".join(f"{k} {short_json(v, 60)}" for k, v in done.answer.items() if k != "choice") if _chose(done.answer) else ""
+    with_it = readable(done.answer).items() if _chose(done.answer) else ()
+    more = ", ".join(f"{k} {short_json(v, 60)}" for k, v in with_it if k != "choice")
     console = out()
     words += f" ({more})" if more else ""
     console.print(wrapped(f"Answered for {say.who(done.client_id)} by {done.answered_by}: {words}."))
@@ -181,6 +183,8 @@ async def _answered(setting: Setting, layer: Layer, done: Question) -> None:
     if run_id is not None:
         console.print("It goes on with:" if run_id == done.run_id else "It is taken back with:")
         console.print(f"  {command('resume', run_id, *_code.hint(), *setting.also)}")
+        if (meaning := _code.explained()) is not None:
+            console.print(wrapped(meaning))
 
 
 async def _goes_on(layer: Layer, run: Row, done: Question) -> str | None:
@@ -255,7 +259,7 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         return choice
     if choice == "approve":
         return _approval(row, choice, set_=extras.get("set") or [], edit=bool(extras.get("edit")))
-    if not extras and row["status"] == "open":
+    if not extras:
         what = " or ".join(f"--{name}" for name in takes)
         raise Refused(f"the choice {choice} needs {what}: stepseven answer {row['id']} {choice} --{takes[0]} …")
     for name in ("value", "receipt"):
@@ -312,7 +316,15 @@ def _edited(values: Any) -> Any:
 
 
 def _free(row: Row, text: str) -> Any:
-    """The answer to a free question: where text is asked for it is what was typed, quotes and all."""
+    """The answer to a free question: where text is asked for it is what was typed, quotes and all.
+
+    Raises:
+        Refused: nothing was typed. One answer ever: a variable that is not set must not become it.
+    """
+    if not text:
+        raise Refused(f"an empty text answers nothing: if that is the answer, say `stepseven answer {row['id']} '\"\"'`")
+    if text == '""':
+        return _typed(row, text)
     schema = json.loads(row["schema"]) if row["schema"] is not None else {"type": "string"}
     return text if schema.get("type") == "string" else _typed(row, text)
 

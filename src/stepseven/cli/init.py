@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,8 @@ Dir = Annotated[str, typer.Argument(metavar="[DIR]", help="The folder; made if i
 
 def init(setting: Setting, folder: Dir = ".") -> None:
     """Set up a project with one workflow that runs at once. Overwrites nothing: if a file is in the way, none is written."""
+    if not folder.strip():
+        raise Refused("no folder is named (an empty text, perhaps of a variable that is not set): name one, or `.` for this one")
     target = Path(folder)
     _refuse_what_is_there(target, folder)
     _write(target, {name: _filled(template, target) for name, template in FILES.items()})
@@ -41,7 +44,8 @@ def init(setting: Setting, folder: Dir = ".") -> None:
 
 def _next(setting: Setting, folder: str) -> list[str]:
     """The commands to give, in their order; the last one after the answer."""
-    enter = [] if Path(folder).resolve() == Path.cwd() else [f"cd {shlex.quote(clean(folder))}"]
+    entered = f"./{folder}" if folder.startswith("-") else folder  # cd would take it for an option
+    enter = [] if Path(folder).resolve() == Path.cwd() else [f"cd {shlex.quote(clean(entered))}"]
     told = ("--client", "acme", "--input", "invoice=R-17", "--run-id", _RUN_ID)
     return [
         *enter,
@@ -63,9 +67,14 @@ def _refuse_what_is_there(target: Path, folder: str) -> None:
     if there:
         named = " and ".join((", ".join(there[:-1]), there[-1])) if there[1:] else there[0]
         where = "this folder" if target.resolve() == Path.cwd() else folder
-        raise Refused(
-            f"nothing was written, because {where} has {named} already: name a new folder, such as `stepseven init my-agents`"
-        )
+        other = command("init", *(["--"] if folder.startswith("-") else []), _free(target, folder))
+        raise Refused(f"nothing was written, because {where} has {named} already: name a new folder, such as `{other}`")
+
+
+def _free(target: Path, folder: str) -> str:
+    """The name of a folder that is not there yet."""
+    name = "my-agents" if target.resolve() == Path.cwd() else folder.rstrip("/")
+    return next(free for n in count(1) if not os.path.lexists(free := name if n == 1 else f"{name}-{n}"))
 
 
 def _filled(template: str, target: Path) -> str:

@@ -12,6 +12,8 @@ from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, failed_row, in_brackets, known, pairs, stop
 from stepseven.model import EffectKind, Option
 
+UNDO = "undo."  # what the steps of a run that takes something back are called
+
 
 def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
     s: Situation,
@@ -36,6 +38,8 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
         key: the idempotency key that was sent: what to search for on the other side.
         tries: how often it was begun.
     """
+    if step.startswith(UNDO):
+        return _undo_in_doubt(s, step=step, subject=subject, arguments=arguments, reason=reason, why_unknown=why_unknown, key=key)
     name, done, facts = f"“{say.humanise(step)}”", say.participle(step), say.plain(dict(arguments))
     headline = f"I do not know whether {name}{in_brackets(step, subject, s.client)} went through for {say.who(s.client)}."
     how = f"I began it {say.times(max(1, tries))}; it ended with: {say.reason_of(reason)}."
@@ -52,6 +56,26 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
     context = context_of(s, failed=[failed_row(reason, outcome="unknown", tries=tries)], facts=facts)
     lines = ([how, look, calm], [values, search], known(s))
     return draft(headline, *lines, more=[look, calm], options=options, context=context | {"key": key})
+
+
+def _undo_in_doubt(  # noqa: PLR0913 - as above
+    s: Situation, *, step: str, subject: str | None, arguments: Mapping[str, Any], reason: str, why_unknown: str, key: str
+) -> Draft:
+    """The same of what takes an effect back: "it" would be read as the effect itself."""
+    first = step.removeprefix(UNDO)
+    shown = arguments.get("arguments")
+    facts = say.plain({**(shown if isinstance(shown, Mapping) else {}), "receipt": arguments.get("receipt")})
+    name = f"“{say.humanise(first)}”{in_brackets(first, subject, s.client)}"
+    headline = f"I do not know whether {name} was taken back for {say.who(s.client)}."
+    how = f"I began to take it back; it ended with: {say.reason_of(reason)}."
+    look = f"I could not check: {say.reason_of(why_unknown)}."
+    options = (
+        Option(id="happened", label="it was taken back", detail="give what says so, or null; I do nothing more about it"),
+        Option(id="not_happened", label="it still stands: take it back", detail="if it is gone after all, that is done twice"),
+        stop(s, "; it is not known whether this one still stands"),
+    )
+    context = context_of(s, failed=[failed_row(reason, outcome="unknown")], facts=facts)
+    return draft(headline, [how, look], known(s), more=[look], options=options, context=context | {"key": key})
 
 
 def receipt(s: Situation, *, step: str, subject: str | None, why: str) -> Draft:

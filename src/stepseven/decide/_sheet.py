@@ -14,6 +14,7 @@ from typing import Any
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._tries import AS_WRITTEN
+from stepseven.errors import readable
 from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 
 MIN_WIDTH = 24
@@ -217,7 +218,9 @@ def _fact(value: object) -> str:
 
 def _choices(question: Question, width: int) -> list[str]:
     if not question.options:
-        return ["  answer:  [            ]", ""] if question.status is QuestionStatus.OPEN else []
+        wants = _text(_map(question.context).get("wants"))
+        line = f"  answer:  [            ]{f'  {wants}' if wants else ''}"
+        return [_wrap(line.strip(), width, first="  ", rest=" " * 11), ""] if question.status is QuestionStatus.OPEN else []
     rows = [(str(n), say.clip(o.label, words=14, chars=80), _consequence(o)) for n, o in enumerate(question.options, 1)]
     beside = width - _CHOICE - _GAP
     left = min(max(len(label) for _, label, _ in rows), beside // 2 + 2)
@@ -256,7 +259,7 @@ def _foot(question: Question, now_us: int, width: int) -> list[str]:
     parts = []
     if question.status is QuestionStatus.ANSWERED:
         when = f" {say.duration((now_us - question.answered_us) / 1e6)} ago" if question.answered_us else ""
-        parts.append(f"answered by {_text(question.answered_by) or 'someone'}{when}: {say.shown(question.answer)}")
+        parts.append(f"answered by {_text(question.answered_by) or 'someone'}{when}: {say.shown(readable(question.answer))}")
     elif question.status is QuestionStatus.OPEN:
         number = next((n for n, o in enumerate(question.options, 1) if o.id == question.recommendation), None)
         parts += [f"recommended: {number}"] if number else []

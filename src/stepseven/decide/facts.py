@@ -37,6 +37,11 @@ class Said:
             return _RUNS
         return ("source", source) if source else _UNSAID
 
+    @property
+    def by_person(self) -> bool:
+        """Whether it is somebody's decision."""
+        return self.origin == _PERSON
+
     def holds(self, now_us: int) -> bool:
         """Whether it still counts as known."""
         return self.until_us is None or self.until_us > now_us

@@ -52,6 +52,27 @@ class Found:
     runs_since: Sequence[Row]
 
 
+def changes(newest: Sequence[Row], met: Sequence[Row], begun_us: int) -> list[dict[str, Any]]:
+    """The facts that are another value than the previous run knew: what came while it was under way it did not know, either.
+
+    Args:
+        newest: each fact's newest version since it began, with the newest one of that moment (``old_…``).
+        met: the facts it read or found out, each in the newest version it met.
+        begun_us: when it began.
+    """
+    known = {row["key"]: row for row in met}
+    told = []
+    for row in newest:
+        mine = known.get(row["key"])
+        if row["version"] <= mine["version"] if mine is not None else row["set_us"] <= begun_us:
+            continue
+        old = {} if mine is None else {"old_version": mine["version"], "old_value": mine["value"]}
+        change = {**dict(row), **old}
+        if change["old_value"] is None or json.loads(change["old_value"]) != json.loads(change["value"]):
+            told.append(change)
+    return told
+
+
 def document(found: Found) -> dict[str, Any]:
     """The previous run as one JSON document of at most ``MAX_BYTES``.
 

@@ -58,9 +58,26 @@ def needed(call: Call) -> bool:
     return call.step.settings.effect is EffectKind.IRREVERSIBLE
 
 
+async def heed(ex: Execution, call: Call) -> None:
+    """Obey a refusal of exactly this call, before anything else is found out about it.
+
+    Raises:
+        Refused: a person said no.
+    """
+    row = _of(_rows(ex, call), call.exact)
+    if row is not None and _is_no(row):
+        raise await _refused(ex, call, row)
+
+
+def _is_no(row: Row) -> bool:
+    """Whether it may not be done: refused, or expired, which is the only default there is."""
+    refused = row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "refuse"
+    return refused or row["status"] == "expired"
+
+
 def standing(ex: Execution, call: Call) -> Approved | None:
     """The approval that was given on exactly this call; ``None``: there is none (yet), or it cannot be used."""
-    row = _row(ex, call.branch, _key(call), call.exact)
+    row = _of(_rows(ex, call), call.exact)
     if row is None or row["status"] != "answered" or choice_of(json.loads(row["answer"])) != "approve":
         return None
     try:
@@ -76,11 +93,9 @@ async def propose(ex: Execution, call: Call) -> None:
         Refused: it may not. Nothing was done; a resume raises the same.
     """
     while True:
-        row, why = _row(ex, call.branch, _key(call), call.exact), None
+        await heed(ex, call)
+        row, why = _of(_rows(ex, call), call.exact), None
         if row is not None and row["status"] == "answered":
-            answer = json.loads(row["answer"])
-            if choice_of(answer) == "refuse":
-                raise await _refused(ex, call, row)
             why = _since_refused(ex, call, row)
             try:
                 if why is None:
@@ -88,8 +103,6 @@ async def propose(ex: Execution, call: Call) -> None:
                     return
             except _Misfit as misfit:
                 why = misfit.why
-        elif row is not None and row["status"] == "expired":  # the only default there is
-            raise await _refused(ex, call, row)
         if row is None or row["status"] != "open":
             row = await _ask(ex, call, why)
         if (await _answered(ex, call, row))["status"] == "withdrawn":
@@ -108,9 +121,17 @@ def _key(call: Call) -> str:
     return f"{call.key[1]}/{call.key[2]}"
 
 
-def _row(ex: Execution, branch: str, key: str, about: str) -> Row | None:
-    """The newest question about this call that was asked on exactly these arguments."""
-    rows = ex.questions.get((branch, QuestionKind.APPROVE.value, key), [])
+def _rows(ex: Execution, call: Call) -> list[Row]:
+    """The questions about this effect, oldest first: a business key names one effect, whichever branch calls it."""
+    kind, key = QuestionKind.APPROVE.value, _key(call)
+    if call.step.key_paths is None:
+        return ex.questions.get((call.branch, kind, key), [])
+    found = [row for (_, k, other), rows in ex.questions.items() if k == kind and other == key for row in rows]
+    return sorted(found, key=lambda row: (row["created_us"], row["n"]))
+
+
+def _of(rows: list[Row], about: str) -> Row | None:
+    """The newest of them that was asked on exactly these arguments."""
     return next((r for r in reversed(rows) if r["about"] == about and r["status"] != "withdrawn"), None)
 
 
@@ -164,7 +185,7 @@ def _spread(call: Call, bound: dict[str, Any]) -> dict[str, Any]:
 
 async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
     o, key = call.step.settings, _key(call)
-    earlier = ex.questions.get((call.branch, QuestionKind.APPROVE.value, key), [])
+    earlier = _rows(ex, call)
     await trouble.withdraw(ex, tuple(r["id"] for r in earlier if r["status"] == "open"))  # it was about other arguments
     arguments = {name: json.loads(call.texts[name]) for name in call.step.parameters.names if name in call.texts}
     draft = escalate.approve(
@@ -259,9 +280,9 @@ async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
 async def _approve(ex: Execution, here: Place, key: str, p: Proposal, shown: Any, about: str) -> Any:
     why = None
     while True:
-        row = _row(ex, here.branch, key, about)
+        row = _of(ex.questions.get((here.branch, QuestionKind.APPROVE.value, key), []), about)
         if row is not None and row["status"] != "open":
-            if row["status"] == "expired" or choice_of(json.loads(row["answer"])) == "refuse":
+            if _is_no(row):
                 raise Refused(p.text, _why_refused(row))
             answer = json.loads(row["answer"])
             if not (isinstance(answer, dict) and "inputs" in answer):

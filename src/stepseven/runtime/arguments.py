@@ -1,7 +1,7 @@
 """Arguments as they are stored and shown, and back to the values a step's code gets.
 
-Bytes, sets and secrets have a form of their own as arguments: ``{"$bytes": …}``, ``{"$set": […]}``, ``{"$secret": name}``. A person
-who edits one field of what they were shown leaves the others in that form; what they give anew may also have that of a result.
+Bytes, sets and secrets have a form of their own as arguments: ``{"$bytes": …}``, ``{"$set": […]}``, ``{"$secret": name}``. Who
+edits one field of what they were shown leaves the others in that form; what they give anew may also have that of a result.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _also_tagged(schema: Any) -> Any:
 def _tag(schema: dict[str, Any]) -> dict[str, Any] | None:
     """The schema of the tagged form, where there is one."""
     if schema.get("type") == "string" and schema.get("format") in _BYTES:
-        lengths = {name: schema[name] for name in ("minBytes", "maxBytes") if name in schema}
+        lengths: dict[str, Any] = {name: schema[name] for name in ("minBytes", "maxBytes") if name in schema}
         return _only("$bytes", {"type": "string", "format": "base64", **lengths})
     if schema.get("type") == "array" and schema.get("uniqueItems"):
         return _only("$set", schema)

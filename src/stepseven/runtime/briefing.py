@@ -20,13 +20,23 @@ if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
     from stepseven.store.base import Tx
 
-BRIEF, OPEN_QUESTIONS, FAILURES = "run.brief", "client.open_questions", "client.failures"  # names of records
+BRIEF, RUN_FAILURES = "run.brief", "run.failures"  # names of records
+OPEN_QUESTIONS, FAILURES = "client.open_questions", "client.failures"
 MOST = 200  #: questions or failures of one client that are told
 _DAY_US = 24 * 60 * 60 * 1_000_000
 
 
+def run_failures(ex: Execution, branch: str, key: str) -> tuple[Failure, ...]:
+    """Every try that failed in the run so far, pinned under *key*."""
+
+    def make() -> list[dict[str, Any]]:
+        return [dataclasses.asdict(f) for f in failures_of_run(ex)]
+
+    return tuple(_failures(_once(ex, branch, RUN_FAILURES, key, make)))
+
+
 def failures_of_run(ex: Execution) -> tuple[Failure, ...]:
-    """Every try that failed in the run so far."""
+    """Every try that failed in the run so far, as of now."""
     rows = (row for rows in ex.attempts.values() for row in rows if row["outcome"] in ("failed", "unknown"))
     return tuple(failure_of({**dict(row), "run_id": ex.hold.run_id}) for row in rows)
 
@@ -70,7 +80,7 @@ def failures(ex: Execution, branch: str, key: str, days: float) -> list[Failure]
         now = ex.now_us()
         return [dataclasses.asdict(f) for f in ex.store.read_now(lambda tx: failures_of(tx, ex.hold.client_id, days, now))]
 
-    return [Failure(**{**told, "kind": FailureKind(told["kind"])}) for told in _once(ex, branch, FAILURES, key, make)]
+    return _failures(_once(ex, branch, FAILURES, key, make))
 
 
 def open_questions_of(tx: Tx, client_id: str) -> list[Question]:
@@ -99,6 +109,10 @@ def _once(ex: Execution, branch: str, name: str, key: str, make: Callable[[], An
         text = json.dumps(make(), ensure_ascii=False)
         pin(ex, branch, name, {key: text})
     return json.loads(text)
+
+
+def _failures(told: list[dict[str, Any]]) -> list[Failure]:
+    return [Failure(**{**one, "kind": FailureKind(one["kind"])}) for one in told]
 
 
 def _question(told: dict[str, Any]) -> Question:

@@ -63,7 +63,7 @@ def lasting_us(valid: str | None) -> int | None:
         return None
     found = _FOR.fullmatch(str(valid).strip())
     if found is None or int(found[1]) == 0:
-        raise ValueError(f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h'")
+        raise ValueError(f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h', or leave it out: for good")
     return int(found[1]) * _UNIT_US[found[2]]
 
 

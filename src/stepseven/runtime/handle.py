@@ -70,8 +70,15 @@ class Run:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Every try that failed in this run so far."""
-        return briefing.failures_of_run(self._ex)
+        """Every try that failed in this run so far, pinned at each use: the same after a resume.
+
+        A step's code sees what is so at that moment.
+        """
+        here = place.get()
+        if here is not None and here.execution is self._ex and here.attempt is not None:
+            return briefing.failures_of_run(self._ex)
+        here = self._here()
+        return briefing.run_failures(self._ex, here.branch, self._key(here, briefing.RUN_FAILURES, None, "failures"))
 
     @property
     def spent(self) -> Spend:
@@ -113,7 +120,7 @@ class Run:
         if here is None or here.execution is not self._ex:
             raise NoRun("this run's handle")
         if here.attempt is not None:
-            raise NoRun("the run's handle inside a step's code (use it in the workflow, and pass values)")
+            raise NoRun("the run's handle", instead="has no place in a step's code: use it in the workflow, and pass values")
         return here
 
     def _here(self) -> Place:

@@ -14,10 +14,10 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
 from stepseven.runtime import asking, facts
-from stepseven.runtime.declared import honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
+from stepseven.transitions.fitting import example
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Inquiry:
         """Refuse now what would be found out in weeks, when the answer comes."""
         if not self.text.strip():
             raise ValueError("run.ask: the question is empty: say what is asked")
+        facts.lasting_us(self.valid)
         if self.options is not None:
             self._check_options(self.options)
         if self.default is not UNSET:
@@ -249,14 +250,29 @@ async def _store(ex: Execution, here: Place, key: str, q: Inquiry, about: str | 
     choices = tuple(o if isinstance(o, Option) else Option(id=o, label=o) for o in q.options or ())
     guard(canonical(choices, "options"), "options", secrets="refuse")  # not masked: the choice is the answer the code gets
     schema = None if choices else Typed(q.type, where="answer").json_schema()
+    if schema is not None:
+        context["wants"] = _wanted(schema)
     default = None if q.default is UNSET else guard(canonical(q.default, "default"), "default", secrets="refuse")
-    valid_us = honoured_us(q.valid) if q.valid else None
     return await asking.store(
         ex, QuestionKind.ASK, key, Draft(text=shown, options=choices, recommendation=None, context=context),
         branch=here.branch, about=about, asked_of=q.to, deadline_us=moment(ex, q.deadline), fallback=default,
-        remember=None if q.remember is None else json.dumps({"key": q.remember, "valid_us": valid_us}),
+        remember=None if q.remember is None else json.dumps({"key": q.remember, "valid_us": facts.lasting_us(q.valid)}),
         schema=json.dumps(schema) if schema else None,
     )  # fmt: skip
+
+
+_WORDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+_LONGEST_EXAMPLE = 60  # characters
+
+
+def _wanted(schema: dict[str, Any]) -> str | None:
+    """What a free answer has to be, in a few words; ``None``: any text, or nothing that could be said shortly."""
+    if schema.get("type") in _WORDS:
+        return _WORDS[schema["type"]]
+    if set(schema) <= {"type", "title", "description"} and schema.get("type") in (None, "string"):
+        return None
+    text = json.dumps(example(schema), ensure_ascii=False)
+    return f"such as {text}" if len(text) <= _LONGEST_EXAMPLE else None
 
 
 def moment(ex: Execution, when: float | datetime | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from stepseven.decide.previous import Found, document, previous_of
+from stepseven.decide.previous import Found, changes, document, previous_of
 from stepseven.errors import ArtifactGone, NotRecordable
 from stepseven.model import Previous
 from stepseven.runtime.pins import pin, pinned
@@ -80,7 +80,8 @@ def _find(ex: Execution, tx: Tx) -> Found | None:
     run = tx.one(tx.sql.previous_run, {"client_id": hold.client_id, "workflow": me["workflow"], "before": before})
     if run is None:
         return None
-    since = {"client_id": hold.client_id, "since_us": run["ended_us"], "run_no": me["no"], "run_id": hold.run_id}
+    others = {"client_id": hold.client_id, "run_no": me["no"], "run_id": hold.run_id, "previous_no": run["no"]}
+    begun, met = {**others, "since_us": run["created_us"]}, _facts(tx, run, hold.client_id)
     asked = [
         {**dict(row), "run_id": run["id"]}
         for row in tx.all(tx.sql.questions_of_run, {"run_no": run["no"]})
@@ -88,11 +89,12 @@ def _find(ex: Execution, tx: Tx) -> Found | None:
     ]
     tried = [row for row in tx.all(tx.sql.attempts, {"run_no": run["no"]}) if row["outcome"] in ("failed", "unknown")]
     return Found(
-        run=run, results=_results(ex, tx, run), facts=_facts(tx, run, hold.client_id),
+        run=run, results=_results(ex, tx, run), facts=met,
         decisions=sorted(asked, key=lambda row: -row["answered_us"]),
         failures=sorted(tried, key=lambda row: -(row["ended_us"] or row["started_us"])),
-        facts_since=tx.all(tx.sql.facts_since, since), decisions_since=tx.all(tx.sql.decisions_since, since),
-        runs_since=tx.all(tx.sql.runs_since, {**since, "previous_no": run["no"]}),
+        facts_since=changes(tx.all(tx.sql.facts_since, begun), met, run["created_us"]),
+        decisions_since=tx.all(tx.sql.decisions_since, begun),
+        runs_since=tx.all(tx.sql.runs_since, {**others, "since_us": run["ended_us"]}),
     )  # fmt: skip
 
 

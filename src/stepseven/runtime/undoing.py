@@ -128,8 +128,7 @@ def _refuse_masked(row: Row, step: Step[Any, Any], undo: Undo) -> None:
     masked = [name for name, value in taken.items() if MASK in json.dumps(value, ensure_ascii=False)]
     if masked:
         raise Fixable(
-            f"the undo of {step.name!r} takes {', '.join(masked)}, and a credential in it was not kept (secrets='mask'): "
-            "take it back by hand"
+            f"take {step.name!r} back by hand: its undo takes {', '.join(masked)}, and a credential in that was not kept"
         )
 
 

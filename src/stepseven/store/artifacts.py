@@ -1,17 +1,18 @@
 """Results too large for a row: over 64 KiB in a folder beside the database, each under its hash.
 
-Files are shared by whoever has the same content, also by other processes, and a file is there before the row that names it.
-So a file is taken away in two steps: it is set aside under another name first, and only removed when nobody has touched it
-since. Whoever is about to name it has touched it (``put``), or finds it gone and writes it anew; a reader finds either name.
+Files are shared by whoever has the same content, also by other processes. The row comes first, then the file, then the record
+that names both: so whoever dies leaves no file that is not found. A file is taken away in two steps: it is set aside under
+another name, and removed when its row is gone, which goes only if no record names it. Whoever names it finds the row gone then,
+and writes the file anew within that transaction; a reader finds either name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepseven.errors import StoreUnavailable
@@ -19,8 +20,10 @@ from stepseven.errors import StoreUnavailable
 IN_ROW = 4 << 10  # characters kept in the record itself
 IN_TABLE = 64 << 10  # characters kept in table `artifact`
 ASIDE = ".gone"  # the end of the name of a file that is about to be removed
+PART = ".part"  # the end of the name of a file that is being written; it begins with its hash, too
 _PART = 2  # characters of the hash that name the folder within the folder
-GRACE_S = 3600.0  # a file touched more lately may be named by a row that is just being written
+GRACE_S = 3600.0  # a file touched more lately is probably about to be named by a record
+_AGAIN = 5  # times that a half-written file may be taken away by who forgets a client
 
 
 def content_hash(text: str) -> str:
@@ -31,16 +34,28 @@ def content_hash(text: str) -> str:
 class Artifacts:
     """A folder of files named by their content's hash. Written once, synced before anything names them.
 
-    *folder* ``None``: they are held in memory, as the store is. *own*: nothing else is kept there.
+    *folder* ``None``: they are held in memory, as the store is. *own*: nothing else is kept there. *announce*: writes the row
+    of a file (its hash, its location), durably, before there is a file.
     """
 
-    def __init__(self, folder: Path | None, *, own: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, own: bool = False, announce: Callable[[str, str], None] | None = None) -> None:
         self.folder = folder
         self.own = own
+        self._announce = announce
         self._held: dict[str, str] = {}  # of a store in memory, which has no folder
 
     def put(self, name: str, text: str) -> str:
-        """Keep *text*; the location to store. Safe on the disk when this returns.
+        """Keep *text*; the location to store. Safe on the disk when this returns. Not within a transaction: see ``again``.
+
+        Raises:
+            StoreUnavailable: the folder cannot be written.
+        """
+        if self._announce is not None:
+            self._announce(name, name if self.folder is None else str(Path(name[:_PART]) / name))
+        return self.again(name, text)
+
+    def again(self, name: str, text: str) -> str:
+        """The same, when its row is there already, or is written by the transaction under way.
 
         Raises:
             StoreUnavailable: the folder cannot be written.
@@ -58,12 +73,7 @@ class Artifacts:
         else:
             return str(path.relative_to(self.folder))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(file.name).replace(path)
+            _written(path, text)
             for folder in (path.parent, self.folder, self.folder.parent):
                 fd = os.open(folder, os.O_RDONLY)
                 try:
@@ -116,11 +126,14 @@ class Artifacts:
                 return
 
     def remove(self, location: str) -> None:
-        """Remove a file that was set aside."""
+        """Remove a file that was set aside, and what was left of writing it."""
         if self.folder is None:
             self._held.pop(location, None)
             return
+        path = self.folder / location
         (self.folder / (location + ASIDE)).unlink(missing_ok=True)
+        for part in path.parent.glob(f"{path.name}.*{PART}"):
+            part.unlink(missing_ok=True)  # whoever is still writing it notices, and writes it again
 
     def strays(self) -> Iterator[tuple[str, str, float]]:
         """Everything in the folder: location, the name its row would have, and how long nobody has touched it, in seconds."""
@@ -133,9 +146,27 @@ class Artifacts:
                         age_s = time.time() - path.stat().st_mtime
                     except FileNotFoundError:
                         continue
-                    yield str(path.relative_to(self.folder)), path.name.removesuffix(ASIDE), age_s
+                    yield str(path.relative_to(self.folder)), path.name.partition(".")[0], age_s
 
     def remove_stray(self, location: str) -> None:
         """Remove a file that no row names and nobody can be about to name."""
         if self.folder is not None:
             (self.folder / location).unlink(missing_ok=True)
+
+
+def _written(path: Path, text: str) -> None:
+    """Write a file under another name, bring it to the disk, and give it its name."""
+    for left in reversed(range(_AGAIN)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            part.replace(path)
+        except FileNotFoundError:
+            if not left:
+                raise
+        else:
+            return

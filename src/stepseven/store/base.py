@@ -31,6 +31,18 @@ class Tx(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """A way to read that holds nobody up, for one thread at a time."""
+
+    def read_now(self, unit: Callable[[Tx], T]) -> T:
+        """Run *unit* on a consistent snapshot."""
+        ...
+
+    def close(self) -> None:
+        """Give it back. Idempotent."""
+        ...
+
+
 class Store(Protocol):
     """A database that keeps runs. Units may be grouped into one commit, each in a savepoint of its own."""
 
@@ -47,6 +59,10 @@ class Store(Protocol):
 
     def read_now(self, unit: Callable[[Tx], T]) -> T:
         """The same as ``read``, blocking."""
+        ...
+
+    def reader(self) -> Reader:
+        """A reader of its own, for whoever reads for long: who reads or writes otherwise does not wait for it. Close it."""
         ...
 
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:

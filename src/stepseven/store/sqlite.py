@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable
+from stepseven.store._apart import Apart
 from stepseven.store._disk import Disk
 from stepseven.store._space import compacted, erased
 from stepseven.store._trouble import busy, cannot_open, explain
@@ -382,6 +383,10 @@ class SqliteStore:
                 return self._retry(lambda: self._read_once(unit))
             except sqlite3.Error as error:
                 raise explain(self.url, self.path, error) from error
+
+    def reader(self) -> Apart:
+        """A connection of its own; statements on it hold neither lock."""
+        return Apart(self, lambda connection: _Tx(connection, self.sql))
 
     def _read_once(self, unit: Callable[[Tx], T]) -> T:
         self._reader.execute("BEGIN")

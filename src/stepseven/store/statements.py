@@ -131,8 +131,9 @@ class Statements:
     prunable: str
     guard_prune: str
     keep_document: str
-    checkpoints: str
     prune_steps: str
+    prune_tries: str
+    insert_kin: str
     drop_step: str
     slim_step: str
     add_spend: str
@@ -146,6 +147,9 @@ class Statements:
     finish_prune: str
     drop_artifact: str
     artifact_page: str
+    announce_artifact: str
+    keep_artifact: str
+    kept_document: str
     prune_due: str
     prune_done: str
     runs_of_client: str
@@ -464,7 +468,7 @@ def _previous_statements(s: str) -> dict[str, str]:
     return {
         # A fork repeats another run and a child is a part of one: neither is "the last time". A pruned run has its document;
         # one without was forgotten with its client, who comes back as a new one.
-        "previous_run": f"""SELECT no, id, status, goal, inputs, value, ended_us, pruned_us FROM {s}run
+        "previous_run": f"""SELECT no, id, status, goal, inputs, value, created_us, ended_us, pruned_us FROM {s}run
             WHERE client_id = :client_id AND workflow = :workflow AND no < :before AND status = 'done'
               AND root_no IS NULL AND parent_no IS NULL AND (pruned_us IS NULL OR document IS NOT NULL)
             ORDER BY no DESC LIMIT 1""",
@@ -478,18 +482,19 @@ def _previous_statements(s: str) -> dict[str, str]:
             WHERE client_id = :client_id AND run_id = :run_id GROUP BY key""",
         "fact_version": f"""SELECT {fact} FROM {s}fact
             WHERE client_id = :client_id AND key = :key AND version = :version""",
-        # The newest version that the asking run did not set itself, against the newest one of that time.
+        # The newest version that the asking run did not set itself, and the newest one of that time.
         "facts_since": f"""SELECT f.key, f.version, f.value, f.source, f.set_us, o.version AS old_version, o.value AS old_value
             FROM {s}fact AS f LEFT JOIN {s}fact AS o ON o.client_id = f.client_id AND o.key = f.key AND o.version = (
                 SELECT max(w.version) FROM {s}fact AS w
                  WHERE w.client_id = f.client_id AND w.key = f.key AND w.set_us <= :since_us)
-            WHERE f.client_id = :client_id AND f.set_us > :since_us AND f.version = (
+            WHERE f.client_id = :client_id AND f.set_us >= :since_us AND f.version = (
                 SELECT max(n.version) FROM {s}fact AS n
                  WHERE n.client_id = f.client_id AND n.key = f.key AND coalesce(n.run_id, '') <> :run_id)
-              AND (o.value IS NULL OR o.value <> f.value) ORDER BY f.set_us DESC, f.key""",
+            ORDER BY f.set_us DESC, f.key""",
         "decisions_since": f"""SELECT {decision} FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
             WHERE q.client_id = :client_id AND q.status = 'answered' AND q.folded_into IS NULL
-              AND q.answered_us > :since_us AND q.run_no <> :run_no ORDER BY q.answered_us DESC, q.id""",
+              AND q.answered_us > :since_us AND q.run_no <> :run_no AND q.run_no <> :previous_no
+              AND coalesce(r.parent_no, 0) <> :previous_no ORDER BY q.answered_us DESC, q.id""",
         "runs_since": f"""SELECT id AS run_id, client_id, workflow, status, waiting_for, open_questions AS open_questions_count,
                 goal, updated_us
             FROM {s}run WHERE client_id = :client_id AND no <> :run_no AND no <> :previous_no AND parent_no IS NULL
@@ -532,31 +537,46 @@ def _worker_statements(s: str) -> dict[str, str]:
 
 def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
     # Never shrunk: what has not ended, what a person still has to decide, what may still happen outside, what a parent may
-    # still ask for, and the run that the next one of the client starts from (``previous_run``).
+    # still ask for, what a child still costs, and the run that another one of the client starts from (``previous_run``): the
+    # next one, or one that began earlier and has not ended. A run that was under way at midnight (UTC) waits for the next
+    # midnight, and so does one that has copies of older records: money must not move from one day to the other.
     may = f"""r.ended_us IS NOT NULL AND r.pruned_us IS NULL AND r.ended_us <= :before_us AND r.owner IS NULL
         AND r.status IN ('done', 'failed', 'cancelled')
         AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.run_no = r.no AND q.status = 'open')
         AND NOT EXISTS (SELECT 1 FROM {s}effect AS e WHERE e.run_no = r.no AND e.state IN ('claimed', 'unknown'))
         AND NOT EXISTS (SELECT 1 FROM {s}run AS p WHERE p.no = r.parent_no AND p.ended_us IS NULL)
-        AND (r.status <> 'done' OR EXISTS (SELECT 1 FROM {s}run AS n WHERE n.client_id = r.client_id
-             AND n.workflow = r.workflow AND n.no > r.no AND n.status = 'done' AND n.root_no IS NULL AND n.parent_no IS NULL))"""
+        AND NOT EXISTS (SELECT 1 FROM {s}run AS c WHERE c.parent_no = r.no AND c.ended_us IS NULL)
+        AND (r.ended_us < :today_us OR (r.created_us >= :today_us AND r.root_no IS NULL))
+        AND (r.status <> 'done' OR r.root_no IS NOT NULL OR r.parent_no IS NOT NULL OR (
+             EXISTS (SELECT 1 FROM {s}run AS n WHERE n.client_id = r.client_id AND n.workflow = r.workflow AND n.no > r.no
+                 AND n.status = 'done' AND n.root_no IS NULL AND n.parent_no IS NULL)
+             AND NOT EXISTS (SELECT 1 FROM {s}run AS u WHERE u.client_id = r.client_id AND u.workflow = r.workflow
+                 AND u.no > r.no AND u.ended_us IS NULL)))"""
     theirs = f"(SELECT no FROM {s}run WHERE client_id = :client_id)"
     return {
-        "prunable": f"""SELECT r.no, r.id, r.ended_us FROM {s}run AS r
-            WHERE (r.ended_us > :after_us OR (r.ended_us = :after_us AND r.no > :after_no)) AND {may}
+        # A page of those that may be looked at, whether they may be shrunk or not: so no page takes long.
+        "prunable": f"""SELECT r.no, r.id, r.ended_us, CASE WHEN {may} THEN 1 ELSE 0 END AS may FROM {s}run AS r
+            WHERE (r.ended_us > :after_us OR (r.ended_us = :after_us AND r.no > :after_no))
+              AND r.ended_us IS NOT NULL AND r.ended_us <= :before_us AND r.pruned_us IS NULL
             ORDER BY r.ended_us, r.no LIMIT :limit""",
         "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may} {d.hold_row}",
-        # Ten at a time: beginning to make the first one takes seven times as long as making it.
-        "checkpoints": f"""SELECT run_id, document FROM {s}checkpoint
-            WHERE run_id IN (:a, :b, :c, :d, :e, :f, :g, :h, :i, :j)""",
         "keep_document": f"UPDATE {s}run SET document = :document WHERE no = :run_no AND document IS NULL",
-        "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact, substr(coalesce(t.result, a.body), 1, 120) AS head,
+        "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact,
                 coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size
             FROM {s}step AS t LEFT JOIN {s}artifact AS a ON a.hash = t.artifact
-            WHERE t.id BETWEEN :low AND :high ORDER BY t.id""",
+            WHERE t.id BETWEEN :low AND :high ORDER BY t.id LIMIT :limit""",
+        "prune_tries": f"""SELECT branch, name, key, n, outcome, started_us,
+                coalesce(length(trace), 0) + coalesce(length(inputs), 0) AS size
+            FROM {s}attempt WHERE run_no = :run_no AND (branch, name, key, n) > (:branch, :name, :key, :n)
+            ORDER BY branch, name, key, n LIMIT :limit""",
         "drop_step": f"DELETE FROM {s}step WHERE id = :id RETURNING usd, tokens",
-        "slim_step": f"""UPDATE {s}step SET summary = coalesce(summary, :summary), result = NULL, args = NULL, inputs = NULL,
-                artifact = NULL, facts = NULL WHERE id = :id""",
+        "slim_step": f"""UPDATE {s}step SET summary = coalesce(summary, substr(coalesce(result,
+                    (SELECT a.body FROM {s}artifact AS a WHERE a.hash = step.artifact)), 1, 120)),
+                result = NULL, args = NULL, inputs = NULL, artifact = NULL, facts = NULL WHERE id = :id""",
+        # What a parent's record of its child's end would say, where there is none and never will be.
+        "insert_kin": f"""INSERT INTO {s}step (id, branch, name, key, generation, state, summary, usd, tokens, started_us, ended_us)
+            SELECT coalesce((SELECT max(id) FROM {s}step WHERE id BETWEEN :low AND :high), :low) + 1, '', 'run.start', r.id, 1,
+                'done', r.id, :usd, :tokens, r.created_us, r.created_us FROM {s}run AS r WHERE r.no = :child_no""",
         "add_spend": f"""UPDATE {s}step SET usd = coalesce(usd, 0) + :usd, tokens = coalesce(tokens, 0) + :tokens
             WHERE id = :id""",
         "set_spend": f"UPDATE {s}step SET usd = :usd, tokens = :tokens WHERE id = :id",
@@ -573,9 +593,15 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
         # Whoever keeps a result writes both rows in one transaction, so no row of `step` means nobody.
         "drop_artifact": f"""DELETE FROM {s}artifact WHERE hash = :hash AND (:files = 1 OR location IS NULL)
             AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = :hash)""",
-        "artifact_page": f"""SELECT a.hash, a.size, a.location, NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = a.hash) AS idle
-            FROM {s}artifact AS a WHERE a.hash > :after ORDER BY a.hash LIMIT 500""",
-        "prune_due": f"SELECT pruned_us FROM {s}store WHERE coalesce(pruned_us, 0) < :since_us",
+        "artifact_page": f"""SELECT a.hash, a.size, a.location, a.created_us,
+                CASE WHEN EXISTS (SELECT 1 FROM {s}step WHERE artifact = a.hash) THEN 0 ELSE 1 END AS idle
+            FROM {s}artifact AS a WHERE a.hash > :after ORDER BY a.hash LIMIT 200""",
+        # A file has its row first, of size 0; whoever names it says how large it is. So no file is without a row.
+        "announce_artifact": f"""INSERT INTO {s}artifact (hash, size, body, location, created_us)
+            VALUES (:hash, 0, NULL, :location, :now) ON CONFLICT (hash) DO UPDATE SET created_us = excluded.created_us""",
+        "keep_artifact": f"UPDATE {s}artifact SET size = :size WHERE hash = :hash AND location IS NOT NULL",
+        # A stamp from the future is of a clock that was wrong.
+        "prune_due": f"SELECT pruned_us FROM {s}store WHERE coalesce(pruned_us, 0) < :since_us OR pruned_us > :ahead_us",
         "prune_done": f"UPDATE {s}store SET pruned_us = :now",
         "runs_of_client": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE client_id = :client_id ORDER BY no",
         "open_runs": f"SELECT id, status FROM {s}run WHERE client_id = :client_id AND ended_us IS NULL ORDER BY no",
@@ -607,6 +633,7 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
         "memory_of_client": f"""SELECT namespace, key, value, created_us, updated_us, expires_us FROM {s}memory
             WHERE namespace = :client_id OR substr(namespace, 1, length(:client_id) + 1) = :client_id || '/'
             ORDER BY namespace, key""",
+        "kept_document": f"SELECT document FROM {s}run WHERE no = :run_no",
         "events_of_run": f"SELECT seq, kind, body, at_us FROM {s}event WHERE run_no = :run_no ORDER BY seq",
         "deliveries_of_run": f"""SELECT id, question_id, person_id, channel, purpose, state, reason, created_us,
                 delivered_us

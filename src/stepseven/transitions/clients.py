@@ -42,12 +42,12 @@ def learn(tx: Tx, given: Given, now_us: int) -> Learned:
     Open questions for the fact are withdrawn: nobody has to answer them any more.
 
     Creates the client. What only repeats its own last word is no new version (``decide.facts.repeated``): then only how long
-    it holds is renewed, if that is said.
+    it holds is renewed, if that is said. A person who does not say it means for good; a source that feeds us means nothing.
     """
     before = repeats(tx, given, now_us)
     mine = {"client_id": given.client_id, "key": given.key, "valid_until_us": given.until_us}
     if before is not None:
-        if given.until_us is not None:
+        if given.until_us is not None or _word(given).by_person:
             tx.run(tx.sql.renew_fact, {**mine, "version": before})
             requiring.withdraw(tx, given.client_id, given.key, now_us)
         return Learned(version=before, new=False)
@@ -66,8 +66,7 @@ def learn(tx: Tx, given: Given, now_us: int) -> Learned:
 def repeats(tx: Tx, given: Given, now_us: int) -> int | None:
     """The version of the fact that *given* only repeats; ``None`` when it is news. Changes nothing."""
     rows = tx.all(tx.sql.fact_history, {"client_id": given.client_id, "key": given.key})
-    word = Said(version=0, value=_same_text(given.value), source=given.source, by=given.by)
-    found = rule.repeated([_said(row) for row in rows], word, now_us)
+    found = rule.repeated([_said(row) for row in rows], _word(given), now_us)
     return None if found is None else found.version
 
 
@@ -112,6 +111,10 @@ def fact_of(client_id: str, row: Row) -> Fact:
     )  # fmt: skip
 
 
+def _word(given: Given) -> Said:
+    return Said(version=0, value=_same_text(given.value), source=given.source, by=given.by)
+
+
 def _said(row: Row) -> Said:
     return Said(
         version=row["version"], value=_same_text(row["value"]), source=row["source"], by=row["set_by"],
@@ -150,15 +153,16 @@ def pause(tx: Tx, client_id: str, *, reason: str | None, by: str | None, now_us:
     tx.run(tx.sql.set_client_status, {"id": client_id, "status": ClientStatus.PAUSED.value, "note": note})
 
 
-def unpause(tx: Tx, client_id: str) -> bool:
-    """Let things begin again; whether it was paused.
+def unpause(tx: Tx, client_id: str, *, by: str | None, now_us: int) -> bool:
+    """Let things begin again; whether it was paused. Who says so is kept, as who paused it was.
 
     Raises:
         UnknownClient: there is none.
     """
     was = bool(known(tx, client_id)["status"] == ClientStatus.PAUSED)
     if was:
-        tx.run(tx.sql.set_client_status, {"id": client_id, "status": ClientStatus.ACTIVE.value, "note": None})
+        note = json.dumps({"unpaused_by": by, "at_us": now_us}, ensure_ascii=False)
+        tx.run(tx.sql.set_client_status, {"id": client_id, "status": ClientStatus.ACTIVE.value, "note": note})
     return was
 
 

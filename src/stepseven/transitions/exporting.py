@@ -48,9 +48,10 @@ def _run(tx: Tx, row: Row) -> dict[str, Any]:
     return {
         **{name: value for name, value in told.items() if name not in inside},
         "root_run": _id_of(tx, row["root_no"]), "parent_run": _id_of(tx, row["parent_no"]),
+        "document": _json(_document(tx, no)),
         "steps": [_step(tx, step) for step in tx.all(tx.sql.steps, steps_range(no))],
         "attempts": [_decoded(a, "trace") for a in tx.all(tx.sql.attempts, run)],
-        "effects": [_decoded(e, "arguments", "receipt") for e in tx.all(tx.sql.effects, run)],
+        "effects": [_decoded(e, "inputs_approved", "arguments", "receipt") for e in tx.all(tx.sql.effects, run)],
         "questions": [
             _decoded(q, "options", "schema", "context", "remember", "fallback", "answer")
             for q in tx.all(tx.sql.questions_of_run, run)
@@ -59,6 +60,12 @@ def _run(tx: Tx, row: Row) -> dict[str, Any]:
         "deliveries": [dict(d) for d in tx.all(tx.sql.deliveries_of_run, run)],
         "events": [_decoded(e, "body") for e in tx.all(tx.sql.events_of_run, run)],
     }  # fmt: skip
+
+
+def _document(tx: Tx, no: int) -> str | None:
+    """The checkpoint of a run that was pruned: what it was made from is gone."""
+    row = tx.one(tx.sql.kept_document, {"run_no": no})
+    return None if row is None else row["document"]
 
 
 def _id_of(tx: Tx, no: int | None) -> str | None:

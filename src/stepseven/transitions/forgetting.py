@@ -13,9 +13,11 @@ from stepseven.errors import ClientBusy, UnknownClient
 from stepseven.model import Forgotten
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
+from stepseven.transitions.pruning import record_kin
 from stepseven.transitions.state import steps_range
 
 _INTERNAL = ("run.", "client.")
+_ALL = 1 << 62  # of a run's rows: it is one transaction
 FORGOTTEN_KEY = "forgotten:"  #: begins what stays of a business key: its digest, and the claim (the same key may be used again)
 
 
@@ -62,6 +64,7 @@ def _forget_run(tx: Tx, run: Row, done: Forgotten, now_us: int) -> Forgotten:
     no = {"run_no": run["no"]}
     for statement in (tx.sql.drop_events, tx.sql.drop_waits, tx.sql.forget_recoveries):
         tx.run(statement, no)
+    record_kin(tx, int(run["no"]))
     records, attempts, artifacts = _forget_records(tx, int(run["no"]))
     for row in tx.all(tx.sql.effect_keys, no):
         tx.run(tx.sql.bare_effect, {"claim_id": row["claim_id"], "key": f"{FORGOTTEN_KEY}{digest(row['key'])}/{row['claim_id']}"})
@@ -74,7 +77,7 @@ def _forget_run(tx: Tx, run: Row, done: Forgotten, now_us: int) -> Forgotten:
 
 def _forget_records(tx: Tx, run_no: int) -> tuple[int, int, int]:
     """Leave one bare record per step name, with what all of that name have cost; how many records, tries, results went."""
-    rows = tx.all(tx.sql.prune_steps, steps_range(run_no))
+    rows = tx.all(tx.sql.prune_steps, {**steps_range(run_no), "limit": _ALL})
     tries = tx.all(tx.sql.attempts, {"run_no": run_no})
     stays = {row["name"]: row["id"] for row in rows if not row["name"].startswith(_INTERNAL)}
     spare = next(iter(stays.values()), rows[0]["id"] if rows else None)

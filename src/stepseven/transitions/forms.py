@@ -157,7 +157,8 @@ def _is_number(text: str) -> bool:
 @lru_cache(maxsize=256)
 def _reader(kind: str, bytes_as: str = "", **options: Any) -> SchemaValidator:
     made: Any = {"type": kind, **options}
-    return SchemaValidator(made, {"val_json_bytes": bytes_as} if bytes_as else None)  # type: ignore[typeddict-item]  # from FORMS
+    config: Any = {"val_json_bytes": bytes_as} if bytes_as else None
+    return SchemaValidator(made, config)
 
 
 def _takes(reader: SchemaValidator, value: Any, *, strict: bool = True) -> bool:

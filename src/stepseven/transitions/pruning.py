@@ -11,96 +11,154 @@ piece says ``pruned_us``. A run that is half-way is found again and finished; un
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
+from stepseven.decide.retention import DAY_US
+from stepseven.errors import UnknownRun
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
+from stepseven.transitions.family import kin, spend
 from stepseven.transitions.state import steps_range
 
 KEPT = 4096  #: characters of a run's value and inputs that are kept whole
 MOST_TRIES = 20  #: failed tries of a step whose reasons are kept, the newest
-AT_ONCE = 10  #: checkpoints that are read by one statement
+PAGE = 200  #: rows that are read at once
 PIECE = 25  #: rows that go between two looks at the clock
 _INTERNAL = ("run.", "client.")
+_TRY = ("branch", "name", "key", "n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A run that may be shrunk. ``ended_us`` and ``no`` are where the search goes on."""
+    """A run that ended long ago. ``ended_us`` and ``no`` are where the search goes on; ``may``: it may be shrunk."""
 
     no: int
     id: str
     ended_us: int
+    may: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Shrink:
-    """What of a run is to go, as read in one snapshot. Rows are taken off the lists as they go."""
+    """What of a run is to go, as read page by page. Rows are taken off the lists as they go."""
 
     run_no: int
     updated_us: int
     kept: dict[str, Row] = field(default_factory=dict)  # step name -> its newest record
     steps: list[Row] = field(default_factory=list)
     tries: list[Row] = field(default_factory=list)
+    slim: list[Row] = field(default_factory=list)  # kept records whose results are still to go
     records: int = 0  # how many rows went, or would go
     size: int = 0  # characters in them
-    artifacts: int = 0  # large results that its records name; other runs may name them, too
-    artifact_size: int = 0
+    large: dict[str, int] = field(default_factory=dict)  # large results that its records name; other runs may name them, too
     gone: int = 0  # of those, how many nobody named any more
     gone_size: int = 0
+    seen: int = -1  # id of the last record that was read
+    tried: tuple[str, str, str, int] | None = None  # the last try that was read; ``None``: the records come first
+    failed: dict[str, list[Row]] = field(default_factory=dict)  # step name -> its newest failed tries, oldest first
 
 
-def prunable(tx: Tx, before_us: int, after: Found | None, limit: int) -> list[Found]:
-    """The next runs that ended before *before_us* and may be shrunk, oldest first."""
-    params = {"before_us": before_us, "after_us": after.ended_us if after else -1, "after_no": after.no if after else 0}
+def prunable(tx: Tx, before_us: int, now_us: int, after: Found | None, limit: int) -> list[Found]:
+    """The next runs that ended by *before_us*, oldest first, with whether each may be shrunk; empty: there are no more."""
+    params = {**_ages(before_us, now_us), "after_us": after.ended_us if after else -1, "after_no": after.no if after else 0}
     return [Found(**dict(row)) for row in tx.all(tx.sql.prunable, {**params, "limit": limit})]
 
 
-def plan(tx: Tx, run: Found) -> Shrink:
-    """What shrinking a run would remove. Changes nothing."""
+def _ages(before_us: int, now_us: int) -> dict[str, int]:
+    return {"before_us": before_us, "today_us": now_us // DAY_US * DAY_US}
+
+
+def begin(tx: Tx, run: Found) -> Shrink:
+    """Look at a run to find what would go. Changes nothing; ``look_on`` goes on until it says that it has seen all."""
     row = tx.one(tx.sql.run_by_no, {"no": run.no})
-    made = Shrink(run_no=run.no, updated_us=row["updated_us"] if row is not None else -1)
-    records = tx.all(tx.sql.prune_steps, steps_range(run.no))
-    made.kept = {row["name"]: row for row in records if not row["name"].startswith(_INTERNAL)}
-    # What a child has cost is counted apart from what its parent has: it stays where it is.
-    made.kept |= {f"run.{row['id']}": row for row in records if row["name"].startswith(_INTERNAL) and _costs(row)}
-    stays = {row["id"] for row in made.kept.values()}
-    made.steps = [row for row in records if row["id"] not in stays]
-    made.size = sum(row["size"] for row in records)
-    large = {row["artifact"]: row["artifact_size"] or 0 for row in records if row["artifact"] is not None}
-    made.artifacts, made.artifact_size = len(large), sum(large.values())
-    told: dict[str, list[Row]] = defaultdict(list)
-    for row in tx.all(tx.sql.attempts, {"run_no": run.no}):
-        made.size += sum(len(row[c] or "") for c in ("trace", "inputs"))
-        if row["name"] in made.kept:  # else there is no record to keep what it cost
-            told[row["name"] if row["outcome"] in ("failed", "unknown") else ""].append(row)
-    made.tries = told.pop("", [])
-    for tries in told.values():
-        made.tries += sorted(tries, key=lambda row: row["started_us"])[:-MOST_TRIES]
-    made.records = len(made.steps) + len(made.tries)
+    return Shrink(run_no=run.no, updated_us=row["updated_us"] if row is not None else -1)
+
+
+def look_on(tx: Tx, s: Shrink) -> bool:
+    """Read another page of a run's rows. ``False``: everything is seen."""
+    if s.tried is None:
+        span = steps_range(s.run_no)
+        page = tx.all(tx.sql.prune_steps, {"low": max(span["low"], s.seen + 1), "high": span["high"], "limit": PAGE})
+        for row in page:
+            _see_step(s, row)
+        if len(page) == PAGE:
+            return True
+        s.tried = ("", "", "", -(1 << 62))
+    page = tx.all(tx.sql.prune_tries, {"run_no": s.run_no, **dict(zip(_TRY, s.tried, strict=True)), "limit": PAGE})
+    for row in page:
+        _see_try(s, row)
+    if len(page) == PAGE:
+        return True
+    s.slim = list(s.kept.values())
+    s.records = len(s.steps) + len(s.tries)
+    return False
+
+
+def plan(tx: Tx, run: Found) -> Shrink:
+    """All of it at once, of a run that is not large."""
+    made = begin(tx, run)
+    while look_on(tx, made):
+        pass
     return made
+
+
+def _see_step(s: Shrink, row: Row) -> None:
+    s.seen = row["id"]
+    s.size += row["size"]
+    if row["artifact"] is not None:
+        s.large[row["artifact"]] = row["artifact_size"] or 0
+    if not row["name"].startswith(_INTERNAL):
+        older = s.kept.get(row["name"])
+        s.kept[row["name"]] = row
+        if older is not None:
+            s.steps.append(older)
+    elif _costs(row):  # what a child has cost is counted apart from what its parent has: it stays where it is
+        s.kept[f"run.{row['id']}"] = row
+    else:
+        s.steps.append(row)
+
+
+def _see_try(s: Shrink, row: Row) -> None:
+    s.tried = (row["branch"], row["name"], row["key"], row["n"])
+    s.size += row["size"]
+    if row["name"] not in s.kept:  # there is no record to keep what it cost
+        return
+    if row["outcome"] not in ("failed", "unknown"):
+        s.tries.append(row)
+        return
+    newest = s.failed.setdefault(row["name"], [])
+    insort(newest, row, key=lambda r: r["started_us"])
+    if len(newest) > MOST_TRIES:
+        s.tries.append(newest.pop(0))
 
 
 def _costs(row: Row) -> bool:
     return bool(row["usd"] or row["tokens"])
 
 
-def checkpoints(tx: Tx, found: Sequence[Found]) -> dict[str, str]:
-    """The checkpoints of at most ten runs by id, without references to the results that are about to go."""
-    ids = [run.id for run in found]
-    names = dict(zip_longest("abcdefghij", ids))
-    return {row["run_id"]: _without_references(row["document"]) for row in tx.all(tx.sql.checkpoints, names)}
-
-
-def _without_references(document: str) -> str:
-    told = json.loads(document)
+def checkpoint(tx: Tx, run: Found) -> str:
+    """A run's checkpoint, without references to the results that are about to go, and with all that its children have cost."""
+    row = tx.one(tx.sql.checkpoint, {"id": run.id})
+    if row is None:
+        raise UnknownRun(run.id)
+    told = json.loads(row["document"])
     for entry in told.get("artifacts", {}).values():
         if isinstance(entry, dict) and entry.get("ref") is not None:
             entry["ref"] = None
+    if kin(tx, run.no):
+        uusd, tokens = spend(tx, run.no)
+        told["spend"] = {"usd": uusd / 1e6, "tokens": tokens}
     return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def record_kin(tx: Tx, run_no: int) -> None:
+    """Write down what the children have cost whose end the run never recorded: nobody looks for it in a run that is shrunk."""
+    for child, (uusd, tokens) in kin(tx, run_no).items():
+        if uusd or tokens:
+            tx.run(tx.sql.insert_kin, {**steps_range(run_no), "child_no": child, "usd": uusd, "tokens": tokens})
 
 
 def shrink(tx: Tx, s: Shrink, *, document: str, before_us: int, now_us: int, more: Callable[[], bool]) -> bool | None:
@@ -118,13 +176,13 @@ def shrink(tx: Tx, s: Shrink, *, document: str, before_us: int, now_us: int, mor
         ``True``: the run is shrunk. ``False``: there is more to do. ``None``: it may not be shrunk any more: it was
         meanwhile, or somebody is asked about it again; nothing was written.
     """
-    run = tx.one(tx.sql.guard_prune, {"run_no": s.run_no, "before_us": before_us})
+    run = tx.one(tx.sql.guard_prune, {"run_no": s.run_no, **_ages(before_us, now_us)})
     if run is None or run["updated_us"] != s.updated_us:
         return None
     tx.run(tx.sql.keep_document, {"run_no": s.run_no, "document": document})
-    while s.steps or s.tries:
+    while s.steps or s.tries or s.slim:
         _drop_piece(tx, s)
-        if not more() and (s.steps or s.tries):
+        if not more() and (s.steps or s.tries or s.slim):
             return False
     _finish(tx, s, run["inputs"], now_us)
     return True
@@ -138,10 +196,14 @@ def _drop_piece(tx: Tx, s: Shrink) -> None:
         _drop_artifact(tx, s, row)
     for _ in range(min(PIECE, len(s.tries))):
         row = s.tries.pop()
-        name = {c: row[c] for c in ("branch", "name", "key", "n")}
+        name = {c: row[c] for c in _TRY}
         _moved(spent, tx.one(tx.sql.drop_try, {"run_no": s.run_no, **name}), s.kept[row["name"]])
     for record, (usd, tokens) in spent.items():
         tx.run(tx.sql.add_spend, {"id": record, "usd": usd, "tokens": tokens})
+    for _ in range(min(PIECE, len(s.slim))):
+        row = s.slim.pop()
+        tx.run(tx.sql.slim_step, {"id": row["id"]})
+        _drop_artifact(tx, s, row)
 
 
 def _moved(spent: dict[int, list[int]], gone: Row | None, into: Row | None) -> None:
@@ -159,9 +221,7 @@ def _drop_artifact(tx: Tx, s: Shrink, row: Row) -> None:
 
 
 def _finish(tx: Tx, s: Shrink, inputs: str, now_us: int) -> None:
-    for row in s.kept.values():
-        tx.run(tx.sql.slim_step, {"id": row["id"], "summary": row["head"]})
-        _drop_artifact(tx, s, row)
+    record_kin(tx, s.run_no)
     for statement in (tx.sql.slim_attempts, tx.sql.slim_questions, tx.sql.drop_events, tx.sql.drop_waits):
         tx.run(statement, {"run_no": s.run_no})
     tx.run(tx.sql.finish_prune, {"run_no": s.run_no, "now": now_us, "inputs": kept_inputs(inputs), "most": KEPT})

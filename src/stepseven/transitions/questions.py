@@ -220,9 +220,12 @@ def valid_answer(row: Row, value: Any, now_us: int) -> Any:
     choice = given["choice"]
     if not isinstance(choice, str) or choice not in options:
         raise InvalidAnswer(row["id"], f"{choice!r} is not one of {', '.join(options)}")
-    if row["kind"] == "ask":
-        return choice
-    need = _NEEDS.get(choice)
+    need = None if row["kind"] == "ask" else _NEEDS.get(choice)
+    takes = () if need is None else _TAKES[choice]
+    strange = next((name for name in given if name != "choice" and name not in takes), None)
+    if strange is not None:  # a word that was mistyped must not be an answer without it
+        told = f"it takes {' or '.join(takes)}" if takes else "it takes nothing more"
+        raise InvalidAnswer(row["id"], f"{strange!r} does not go with {choice}: {told}")
     if need is None:
         return choice
     more = need(row, given, now_us)
@@ -249,9 +252,11 @@ def _typed(row: Row, value: Any) -> Any:
 
 
 def _wait(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    if isinstance(given.get("fact"), str) and given["fact"]:
-        return {"fact": given["fact"]}
     until = given.get("until")
+    if isinstance(given.get("fact"), str) and given["fact"]:
+        if until is not None:
+            raise InvalidAnswer(row["id"], "wait takes until or fact, not both")
+        return {"fact": given["fact"]}
     looks_at = json.loads(row["context"]).get("looks_at")
     if looks_at and until in (policy.ANSWERS, looks_at):
         return {"until": policy.ANSWERS}
@@ -316,6 +321,10 @@ def limit_unit(what: str) -> str:
     return "usd" if "usd" in what else what
 
 
+_TAKES: dict[str, tuple[str, ...]] = {
+    "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
+    "approve": ("inputs",), "raise": _LIMITS,
+}  # fmt: skip
 _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
     "wait": _wait,
     "value": _value,

@@ -21,6 +21,7 @@ CREATE INDEX run_root ON run (root_no) WHERE root_no IS NOT NULL;
 CREATE INDEX effect_undo ON effect (undo_no) WHERE undo_no IS NOT NULL;
 ALTER TABLE run ADD COLUMN document TEXT;
 ALTER TABLE store ADD COLUMN pruned_us INTEGER;
+CREATE INDEX run_unended ON run (client_id, workflow, no) WHERE ended_us IS NULL;
 CREATE INDEX step_artifact ON step (artifact) WHERE artifact IS NOT NULL;
 
 -- The same view as before, but a run that was pruned answers with the document it had.
