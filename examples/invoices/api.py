@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -177,12 +178,20 @@ class _Handler(BaseHTTPRequestHandler):
         """No line per request: ``GET /count`` tells."""
 
 
+def _outlive_nobody(stop: threading.Event) -> None:
+    """Whoever started this holds the other end of stdin, and lets go of it when it ends, however that happens."""
+    while os.read(0, 4096):
+        pass
+    stop.set()
+
+
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C. The first line printed is the URL."""
     parser = argparse.ArgumentParser(prog="python -m examples.invoices.api", description="An accounting API to try with.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 (the default): a free one")
     parser.add_argument("--state", metavar="FILE", help="keeps the postings over a restart")
+    parser.add_argument("--stop-with-stdin", action="store_true", help="stop when stdin ends: whoever started this is gone")
     args = parser.parse_args()
     try:
         api = AccountingApi(args.state, host=args.host, port=args.port)
@@ -191,6 +200,8 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if args.stop_with_stdin:
+        threading.Thread(target=_outlive_nobody, args=(stop,), daemon=True).start()
     with api:
         print(api.url, flush=True)
         stop.wait()

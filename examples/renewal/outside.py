@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -332,6 +333,13 @@ class _Handler(BaseHTTPRequestHandler):
         """No line per request: ``GET /count`` tells."""
 
 
+def _outlive_nobody(stop: threading.Event) -> None:
+    """Whoever started this holds the other end of stdin, and lets go of it when it ends, however that happens."""
+    while os.read(0, 4096):
+        pass
+    stop.set()
+
+
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C. The first line printed is the URL."""
     parser = argparse.ArgumentParser(prog="python -m examples.renewal.outside", description="A system to try the renewal with.")
@@ -340,6 +348,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 (the default): a free one")
     parser.add_argument("--journal", metavar="FILE", help="a line per request; what is filed is kept over a restart")
     parser.add_argument("--ignore-keys", action="store_true", help="documents: the same key again files a second one")
+    parser.add_argument("--stop-with-stdin", action="store_true", help="stop when stdin ends: whoever started this is gone")
     args = parser.parse_args()
     try:
         system = {
@@ -352,6 +361,8 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if args.stop_with_stdin:
+        threading.Thread(target=_outlive_nobody, args=(stop,), daemon=True).start()
     with server:
         print(server.url, flush=True)
         stop.wait()

@@ -9,10 +9,10 @@ import asyncio
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -33,11 +33,11 @@ from stepseven.model import (
     Spend,
     WaitingFor,
 )
-from stepseven.runtime import explain, retention
+from stepseven.runtime import explain, files, retention
 from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
-from stepseven.runtime.retention import Pruner, Retention
+from stepseven.runtime.retention import Retention
 from stepseven.runtime.services import Services, Worker
 from stepseven.runtime.undoing import take_back  # noqa: F401 - a workflow is known once it is imported
 from stepseven.store.artifacts import Artifacts
@@ -121,7 +121,10 @@ class Layer:
         own = (classify,) if callable(classify) else tuple(classify or ())
         self.services = Services(
             store=self.store, edge=edge, worker=worker, durability=durability, limits=limits, classify=own,
-            artifacts=Artifacts(_artifact_folder(self.store, artifacts), own=artifacts is None),
+            artifacts=Artifacts(
+                _artifact_folder(self.store, artifacts), own=artifacts is None,
+                announce=partial(files.announce, self.store, edge),
+            ),
         )  # fmt: skip
         worker.housekeeping = self._retention = Retention(self.store, edge, self.services.artifacts, kept_us)
         self._driver = Driver(self.services)
@@ -240,7 +243,7 @@ class Layer:
             raise TypeError(f"layer.run needs a workflow or a call of one, such as renewal(quarter='Q3'), not {call!r}")
         _refuse_later(call.workflow)
         _checked_id(client, "client")
-        run_id = _checked_id(run_id, "run_id") if run_id is not None else self._new_run_id(client)
+        run_id = _checked_id(run_id, "run_id") if run_id is not None else new_run_id(self.services.edge, client)
         text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
         if len(text) > MAX_RESULT:
             raise TooLarge("inputs", len(text), MAX_RESULT)
@@ -249,10 +252,6 @@ class Layer:
             goal=free_text(goal) if goal is not None else None, inputs=text,
         )  # fmt: skip
         return made, call.workflow
-
-    def _new_run_id(self, client: str) -> str:
-        day = datetime.fromtimestamp(self.services.edge.now_us() / 1e6, UTC).date().isoformat()
-        return f"{client}-{day}-{self.services.edge.new_id('r')[2:10]}"
 
     # -- looking ----------------------------------------------------------------------------------------------------------
 
@@ -429,7 +428,8 @@ class Layer:
     async def prune(self, *, older_than: float | str | timedelta) -> Pruned:
         """Shrink runs that ended long ago to summaries, decisions and receipts, in small bites that nobody has to wait for.
 
-        Never shrunk: what has not ended, a run with an open question, the newest finished run of each client and workflow.
+        Never shrunk: what has not ended, a run with an open question, the newest finished run of each client and workflow and
+        any that a run which has not ended may have started from; before midnight (UTC) a run that was under way at the last one.
         Kept of a run: its row (with a value up to 4 KiB), its checkpoint, a line per step, the reasons of failures, questions
         with their answers, effects with their receipts; facts are not touched.
 
@@ -437,18 +437,13 @@ class Layer:
             older_than: days since a run's end as a number, ``"90d"``, ``"12h"``, or a ``timedelta``.
 
         Returns:
-            How much is gone. The file keeps its size; ``stepseven prune --vacuum`` gives the space back.
+            How much is gone; when the layer is closed meanwhile, so far. The file keeps its size; ``stepseven prune --vacuum``
+            gives the space back.
 
         Raises:
             ValueError: *older_than* is none of these.
         """
-        return await asyncio.to_thread(self._prune, self.services.edge.now_us() - span_us(older_than))
-
-    def _prune(self, before_us: int) -> Pruned:
-        pruner = Pruner(self.store, self.services.edge, self.services.artifacts, Pruned())
-        for took in pruner.bites(before_us):
-            time.sleep(took)  # the store is somebody else's for as long
-        return pruner.done
+        return await asyncio.to_thread(self._retention.by_hand, self.services.edge.now_us() - span_us(older_than))
 
     # -- later releases -----------------------------------------------------------------------------------------------------
 
@@ -490,6 +485,7 @@ class Layer:
             self._close()
 
     def _close(self) -> None:
+        self._retention.stop()
         if self.services.worker.beating and self.services.worker.housekeeping is not None:
             self._retention.at_exit()
         self.services.worker.stop()
@@ -527,13 +523,22 @@ def _artifact_folder(store: Store, told: str | os.PathLike[str] | None) -> Path 
     return Path(f"{path}.artifacts") if path is not None and path != ":memory:" else None
 
 
+def new_run_id(edge: Edge, client: str) -> str:
+    """The id of a run that was given none: whom it is for, the day, and what makes it another."""
+    day = datetime.fromtimestamp(edge.now_us() / 1e6, UTC).date().isoformat()
+    return f"{client}-{day}-{edge.new_id('r')[2:10]}"
+
+
 def _checked_id(text: Any, what: str) -> str:
     if not isinstance(text, str) or not text or len(text) > MAX_ID or any(c < " " or c in "/\x7f" for c in text):
         raise ValueError(f"{what}={text!r}: use 1 to {MAX_ID} printable characters without '/'")
     secret = find_secret(text)
     if secret is not None:  # an id is shown and stored everywhere
         raise SecretFound(what, secret)
-    text.encode("utf-8")  # half a character is refused here, not by the database
+    try:
+        text.encode("utf-8")  # half a character is refused here, not by the database
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what}={text!r} is not UTF-8 text: use 1 to {MAX_ID} printable characters without '/'") from error
     return text
 
 

@@ -406,7 +406,8 @@ class Forgotten:
         facts, records, attempts, questions, artifacts: how many were deleted; facts in all their versions.
         runs, effects: how many stay, without anything that was in them: that they happened, when, and what they cost.
         compacted: no older copy is left in the file or its log. ``False``: ``stepseven prune --vacuum`` has to be run.
-        files_missing: large results that are not in this layer's artifact folder: forget again with ``artifacts=`` set.
+        files_missing: large results that are not in this layer's artifact folder: forget again with ``artifacts=`` set. One that
+            another worker is just writing counts, too: forget again.
     """
 
     client_id: str

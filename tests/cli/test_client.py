@@ -143,6 +143,10 @@ def test_a_pause_says_who_and_why_and_what_then(cli):
     assert "paused" in cli("client").out
     ran = cli("client", "unpause", "acme")
     assert "stepseven resume s" in ran.out
+    assert "Unpaused" in (shown := cli("client", "acme").out)
+    assert "by ann" in shown
+    told = cli("client", "acme", "--json").json
+    assert (told["paused"], told["unpaused"]["by"]) == (None, "ann")
     assert cli("resume", "s", "--module", "renewals").code == 0
 
 
@@ -205,6 +209,21 @@ def test_conflicts_are_counted_and_a_dry_run_writes_nothing(here):
     assert known(here)["city"]["value"] == "Berlin"
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.csv", "Client ID;vat\nacme;DE1\n"),
+        ("a.csv", "vat,CLIENT-ID\nDE1,acme\n"),
+        ("a.json", '{" acme ": {" vat": "DE1"}}'),
+        ("a.json", '[{"Client_Id": " acme ", "vat ": "DE1"}]'),
+    ],
+)
+def test_how_names_are_written_does_not_matter(here, name, text):
+    """Case, spaces and dashes in the column that says whom; spaces around names."""
+    assert here("client", "import", file(here, name, text)).code == 0
+    assert {key: fact["value"] for key, fact in known(here).items()} == {"vat": "DE1"}
+
+
 CREDENTIAL = "sk-proj-" + "a1B2" * 12
 
 
@@ -214,6 +233,12 @@ CREDENTIAL = "sk-proj-" + "a1B2" * 12
         ("a.csv", "", "is empty"),
         ("a.csv", "name,city\nacme,Bonn\n", "line 1: no column is called client"),
         ("a.csv", "client\nacme\n", "line 1: there is no column with a fact"),
+        ("a.csv", "ID,Client ID,vat\n1,acme,DE1\n", "line 1: the columns ID and Client ID could each say whom it is about"),
+        ("a.csv", "client,client-id,vat\na,b,DE1\n", "line 1: the columns client and client-id could each"),
+        ("a.json", '[{"id": "1", "Client": "acme", "k": 1}]', "entry 1: id and Client could each say whom it is about"),
+        ("a.json", '{"acme": {"k": 1}, " acme": {"k": 2}}', "the client acme is there twice, as 'acme' and ' acme'"),
+        ("a.json", '{"acme": {"k": 1, "k ": 2}}', "the fact k is there twice, as 'k' and 'k '"),
+        ("a.json", '{" ": {"k": 1}}', "a client has no name"),
         ("a.csv", "client,city,city\nacme,a,b\n", "line 1: the column city is there twice"),
         ("a.csv", "client,city\n", "no row beneath its first line"),
         ("a.csv", "client,city\nacme,Bonn\n,Berlin\n", "line 3, column client: it is empty"),

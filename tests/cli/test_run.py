@@ -185,11 +185,11 @@ def test_cancel_and_fork(cli):
     assert cli("cancel", "nope").code == 1
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_by_a_signal_it_gives_the_run_back(cli, number, code):
-    """Ctrl-C and SIGTERM end the process with one sentence; the run is nobody's and what was done is kept."""
+@pytest.mark.parametrize("number, code, named", [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--run-id", "r1"])])
+def test_stopped_by_a_signal_it_gives_the_run_back(cli, number, code, named):
+    """Ctrl-C and SIGTERM end the process with one sentence that names the run; it is nobody's and what was done is kept."""
     child = subprocess.Popen(
-        cli.command("run", "renewals:hangs", "--client", "acme", "--input", f"folder={cli.folder}", "--run-id", "r1"),
+        cli.command("run", "renewals:hangs", "--client", "acme", "--input", f"folder={cli.folder}", *named),
         cwd=cli.folder, env=cli.whole_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -201,8 +201,9 @@ def test_stopped_by_a_signal_it_gives_the_run_back(cli, number, code):
         child.wait()
     assert child.returncode == code
     assert "Traceback" not in out + err
-    assert "The run is kept" in err
-    shown = cli("show", "r1", "--json").json
+    (run,) = cli("runs", "--json").json["items"]
+    assert f"The run is kept: `stepseven resume {run['run_id']} --module renewals` goes on." in err
+    shown = cli("show", run["run_id"], "--json").json
     assert shown["status"] == "queued"
     assert shown["checkpoint"]["steps_complete"] == ["pull_tickets"]
 

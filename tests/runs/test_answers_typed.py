@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -121,6 +122,7 @@ async def test_the_mask_of_a_credential_is_never_sent(edit, where):
         assert sent == [(Letter("a", KEY), f"Bearer {KEY}", 2)]
 
 
+@pytest.mark.xfail(strict=True, reason="approving.py still decodes edits as results: take the mark away with that")
 async def test_a_field_beside_bytes_can_be_edited():
     """What is shown in a form of its own (bytes, a set) is sent back as it was shown; the edited field beside it is used."""
     sent = []
@@ -140,6 +142,8 @@ async def test_a_field_beside_bytes_can_be_edited():
         await layer.answer(question.id, {"choice": "approve", "inputs": edit}, by="ann")
         assert (await layer.resume("r1")).result() == "ok"
         assert sent == [(Letter("b", "t"), {"y"})]
+        (effect,) = layer.store.read_now(lambda tx: tx.all(tx.sql.effects, {"run_no": 1}))
+        assert json.loads(effect["inputs_approved"]) == edit
         assert len(await layer.questions(status=None)) == 1
 
 

@@ -122,6 +122,40 @@ async def test_saying_the_same_again_makes_no_version() -> None:
         assert acme.set("k", 1, source="sheet").version == 2
 
 
+async def test_a_person_who_repeats_it_without_a_limit_means_for_good() -> None:
+    """It holds from then on, in the version it was; a source that does not say how long leaves it as it is."""
+    async with testing.layer() as layer:
+        acme = layer.client("acme")
+        acme.set("k", 1, by="ann", valid="1h")
+        fact = acme.set("k", 1, by="ann")
+        assert (fact.version, fact.valid_until_us) == (1, None)
+        layer.clock.advance(timedelta(days=1))
+        assert acme.get("k") == 1
+        limited = acme.set("j", 1, source="crm", valid="1h")
+        assert acme.set("j", 1, source="crm").valid_until_us == limited.valid_until_us
+
+
+@pytest.mark.parametrize("valid", ["forever", "soon", "0d", "", 90])
+async def test_how_long_is_refused_in_the_same_words_everywhere(valid: Any) -> None:
+    """By ``client.set`` and by ``run.ask``: what to write, also for a fact that holds for good."""
+    told = f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h', or leave it out: for good"
+    said: list[str] = []
+
+    @workflow(name="facts.valid")
+    async def flow(run: Run) -> None:
+        for say in (lambda: run.client.set("k", 1, valid=valid), lambda: run.ask("Which?", remember="k", valid=valid)):
+            try:
+                say()
+            except ValueError as error:
+                said.append(str(error))
+
+    async with testing.layer() as layer:
+        with pytest.raises(ValueError, match="for good") as refused:
+            layer.client("acme").set("k", 1, valid=valid)
+        await layer.run(flow(), client="acme")
+        assert [str(refused.value), *said] == [told] * 3
+
+
 async def test_what_no_longer_holds_is_not_known_but_shown() -> None:
     """After ``valid`` a fact counts as not known; it is still among the facts; the same word makes it known again."""
     async with testing.layer() as layer:

@@ -401,7 +401,7 @@ WAKINGS = [
 ]  # fmt: skip
 
 
-async def _woken(how: str, ends: Callable[[], Awaitable[Any]], never: Callable[[], Awaitable[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915
+async def _woken(how: str, ends: Callable[[], Awaitable[Any]], never: Callable[[], Awaitable[Any]]) -> None:  # noqa: C901, PLR0912 - one small case each
     """Wait, by *how*, for what *ends*; where two things may be waited for at once the other one *never* ends by itself."""
 
     async def fails() -> None:

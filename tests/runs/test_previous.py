@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepseven import ArtifactGone, Previous, Retryable, Run, step, testing, workflow
+from stepseven import ArtifactGone, Cost, Fixable, Previous, Retryable, Run, step, testing, workflow
 from stepseven.decide.brief import tokens
 
 
@@ -193,6 +193,83 @@ async def test_a_fact_with_another_value_tells_both(layer: Any) -> None:
     assert (change.key, change.old, change.new, change.source) == ("vat", "DE2", "DE9", "mail")
     assert (change.old_version, change.version) == (1, 2)
     assert change.set_us > seen[0].ended_us
+
+
+async def test_what_came_while_the_last_run_was_under_way_is_a_change(layer: Any) -> None:
+    """It had met the older value, or none: told with what it knew. Decisions of others meanwhile, too, but not its own."""
+    layer.client("acme").set("price", 100, source="crm")
+
+    @workflow(name="previous.renewal")
+    async def first(run: Run, quarter: str) -> Any:
+        run.client.get("price")
+        await run.ask("Go on?")
+        return run.client.get("price")
+
+    await layer.run(first(quarter="Q1"), client="acme", run_id="r1")
+    layer.clock.advance(60)
+    layer.client("acme").set("price", 250, source="crm")
+    layer.client("acme").set("seats", 40, source="crm")
+    await finish(layer, other(), "o1", "yes")
+    await answer_all(layer, "r1", "yes")
+    assert (await layer.run(first(quarter="Q1"), client="acme", run_id="r1")).result() == 100
+    layer.clock.advance(60)
+    seen: list[Any] = []
+    await layer.run(seen_by(seen)(quarter="Q2"), client="acme", run_id="r2")
+    before = seen[0]
+    assert before.facts["price"].value == 100
+    assert {c.key: (c.old, c.new, c.old_version, c.version) for c in before.changed.facts} == {
+        "price": (100, 250, 1, 2), "seats": (None, 40, None, 1), "vat": (None, "DE2", None, 1),
+    }  # fmt: skip
+    assert [d.run_id for d in before.changed.decisions] == ["o1"]
+    assert [d.run_id for d in before.decisions] == ["r1"]
+
+
+async def test_the_same_value_written_otherwise_is_no_change(layer: Any) -> None:
+    """An answer is stored as it came, a source's word in one form: the order of names and the spaces are no news."""
+
+    @workflow(name="previous.renewal")
+    async def first(run: Run, quarter: str) -> None:
+        await run.ask("Which terms?", type=dict[str, str], remember="terms")
+
+    await layer.run(first(quarter="Q1"), client="acme", run_id="r1")
+    for question in await layer.questions(run_id="r1"):
+        await layer.answer(question.id, {"b": "1", "a": "é"}, by="ann")
+    await layer.run(first(quarter="Q1"), client="acme", run_id="r1")
+    layer.clock.advance(60)
+    layer.client("acme").set("terms", {"a": "é", "b": "1"}, source="crm")
+    seen: list[Any] = []
+    await layer.run(seen_by(seen)(quarter="Q2"), client="acme", run_id="r2")
+    assert seen[0].run_id == "r1"
+    assert seen[0].changed.facts == ()
+
+
+async def test_the_tries_of_a_run_are_pinned_at_each_use(layer: Any) -> None:
+    """A prompt made from ``run.failures`` is the same after a resume, so the paid turn answers; a later use tells more."""
+    paid, tried = [], []
+
+    @step(name="previous.turn", cost=Cost(usd=1))
+    async def turn(prompt: str) -> str:
+        paid.append(prompt)
+        return prompt
+
+    @step(name="previous.flaky", attempts=1, ignore=("run",))
+    async def flaky(run: Run) -> int:
+        tried.append([f.reason for f in run.failures])  # in a step: as of now
+        if len(tried) == 1:
+            raise Fixable("403")
+        return len(tried)
+
+    @workflow(name="previous.tries")
+    async def flow(run: Run) -> list[str]:
+        first = await turn(f"avoid: {[f.reason for f in run.failures]}")
+        await flaky(run)
+        return [first, await turn(f"avoid: {[(f.step, f.reason, f.run_id) for f in run.failures]}")]
+
+    outcome = await layer.run(flow(), client="acme", run_id="r1")
+    await layer.answer(outcome.questions[0].id, "again", by="ann")
+    outcome = await layer.resume("r1")
+    assert outcome.result() == ["avoid: []", "avoid: [('previous.flaky', '403', 'r1')]"] == paid
+    assert tried == [[], ["403"]]
 
 
 async def test_which_run_it_is(layer: Any) -> None:

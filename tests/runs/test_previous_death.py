@@ -32,7 +32,7 @@ LOOKS = """
         told = await draft(prompt)
         open_ = [q.text for q in run.client.open_questions()]
         failed = [f.reason for f in run.client.failures()]
-        await draft(f"{open_} {failed}")
+        await draft(f"{open_} {failed} {[f.reason for f in run.failures]}")
         if before is None:
             await draft("x" * 9000)
         return [str(before.changed.facts if before else None), large, prompt, told, str(open_)]
@@ -55,7 +55,7 @@ def a_change(path: Path, n: int) -> None:
 def test_a_crash_at_any_record_leaves_one_prompt_and_one_draft(tmp_path: Path) -> None:
     """Killed between any two writes, with the client changing meanwhile: pins stay, and the paid step runs on them once."""
     looks = module("previous_looks", LOOKS).looks
-    for k in range(1, 12):
+    for k in range(1, 13):
         path = tmp_path / str(k)
         path.mkdir()
         asyncio.run(_first(path, looks))

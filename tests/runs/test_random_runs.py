@@ -21,7 +21,7 @@ from tests.runs.tools import url
 Op = tuple[str, Any]
 OFTEN = ("get", "get", "park")
 PROGRAMS = 12  # in each of the tests below; 600 were run once
-FIRST = 0
+FIRST = 30  # 37 is one that differed once
 
 seen: dict[str, Any] = {}
 differs: list[tuple[str, Any, Any]] = []

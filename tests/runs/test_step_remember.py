@@ -199,6 +199,59 @@ SOURCE = """
 """
 
 
+async def test_a_replay_knows_which_version_a_result_was():
+    """The same result before and after another word of the run: what stood in between stands there in the replay, too."""
+    seen = []
+
+    @step(name="stage_of", remember="stage")
+    async def stage_of(n: int, stage: str) -> str:
+        return stage
+
+    @workflow(name="stages")
+    async def body(run: Run) -> None:
+        await stage_of(1, "open")
+        run.client.set("stage", "closed")
+        seen.append(run.client.get("stage"))
+        await stage_of(2, "open")
+        seen.append(run.client.get("stage"))
+        await run.ask("Go on?")
+
+    async with testing.layer() as layer:
+        await layer.run(body(), client="acme", run_id="r1")
+        await layer.answer_next("yes", by="ann")
+        await layer.resume("r1")
+        assert seen == ["closed", "open"] * 2
+        assert [f.version for f in layer.client("acme").history("stage")] == [3, 2, 1]
+
+
+async def test_a_reused_receipt_is_the_version_that_it_was_when_it_was_reused():
+    """Another run's receipt says "open" once more, after "closed": the replay sees what the run saw, whatever is said by then."""
+    seen = []
+
+    @step(name="register_stage", effect="write", key="name", scope="client", remember="stage")
+    async def register_stage(name: str) -> str:
+        return "open"
+
+    @workflow(name="reuses")
+    async def body(run: Run, first: bool) -> None:
+        if not first:
+            run.client.set("stage", "mine")
+            await register_stage("acme")
+            seen.append(run.client.get("stage"))
+            await run.ask("Go on?")
+        else:
+            await register_stage("acme")
+
+    async with testing.layer() as layer:
+        await layer.run(body(first=True), client="acme", run_id="r1")
+        layer.client("acme").set("stage", "closed", by="ann")
+        await layer.run(body(first=False), client="acme", run_id="r2")
+        layer.client("acme").set("stage", "open", by="ben")
+        await layer.answer_next("yes", by="ann")
+        await layer.resume("r2")
+        assert seen == ["mine", "mine"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_crash_around_any_write_leaves_record_and_fact_together(tmp_path: Path):
@@ -216,6 +269,8 @@ def test_a_crash_around_any_write_leaves_record_and_fact_together(tmp_path: Path
             done = {r["name"] for r in rows(state, "SELECT name FROM step WHERE state = 'done'")}
             known = {r["key"] for r in rows(state, "SELECT key FROM fact")}
             assert {names[key] for key in known} == done & set(names.values())
+            told = {r["name"]: r["facts"] for r in rows(state, "SELECT name, facts FROM step WHERE state = 'done'")}
+            assert all(told[names[key]] == f'{{"{key}": 1}}' for key in known)  # and which version that was
         assert living(state, drive).result() == want
         assert code.ran.count("register") == 1
         assert [r["version"] for r in rows(state, "SELECT version FROM fact ORDER BY key")] == [1, 1, 1]

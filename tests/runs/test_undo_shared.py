@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stepseven import Fatal, Layer, Question, Run, StepFailed, step, workflow
+from stepseven import Fatal, Fixable, Layer, Question, Run, StepFailed, step, workflow
 from stepseven.model import QuestionKind, RunStatus
 from tests.runs.deaths import every_death, living
 from tests.runs.tools import rows, url
@@ -179,8 +180,8 @@ def test_a_death_at_any_write_of_the_finder_changes_nothing(tmp_path: Path) -> N
     """It dies anywhere while it finds out: the claim is found once, has one owner in the end, and is not sent again."""
 
     def prepare(state: Path) -> None:
-        OUT.reset()
-        living(state, before)
+        shutil.copytree(left, state, dirs_exist_ok=True)
+        OUT.log, OUT.there = ["first a", "shared a"], {"a": "S-a"}
 
     async def before(layer: Layer) -> bool:
         async with layer:
@@ -198,7 +199,9 @@ def test_a_death_at_any_write_of_the_finder_changes_nothing(tmp_path: Path) -> N
             await layer.answer(asked.id, "undo", by="ann")
             return found, (await layer.resume("A-undo")).result()
 
-    deaths = 0
+    left, deaths = tmp_path / "left", 0
+    left.mkdir()
+    living(left, before)
     for state in every_death(tmp_path, use, prepare):
         deaths += 1
         assert living(state, to_the_end) == ("S-aS-a", {"taken_back": 1, "left": 0})
@@ -507,3 +510,68 @@ async def test_what_is_being_taken_back_is_not_offered_a_second_time() -> None:
         await layer.answer((await undo_questions(layer))["A"].id, "undo", by="ann")
         assert [(await layer.resume(r)).result() for r in ("A-undo", "A-undo-2")] == [{"taken_back": 1, "left": 0}] * 2
     assert OUT.log == ["first a", "shared a", "undo F-a", "undo S-a"]
+
+
+async def test_what_a_fork_finds_of_its_roots_is_told_to_the_root() -> None:
+    """A fork with other values finds the claim of its root done: it stays the root's, whose question lists it from then on."""
+
+    @step(effect="write", key="k", attempts=1)
+    async def pay(k: str, usd: int) -> str:
+        OUT.there[k] = f"S-{k}"
+        raise TimeoutError("no answer")
+
+    @pay.probe
+    async def find_pay(k: str, usd: int) -> str | None:
+        if OUT.hidden:
+            raise RuntimeError("down")
+        return OUT.there.get(k)
+
+    @pay.undo
+    async def not_pay(receipt: str) -> None:
+        OUT.log.append(f"undo {receipt}")
+
+    @workflow("pays")
+    async def pays(run: Run, usd: int) -> str:
+        await first("a")
+        return await pay("p", usd)
+
+    OUT.hidden = True
+    async with layers() as layer:
+        await layer.answer(the_question(await layer.run(pays(usd=1), client="acme", run_id="A")).id, "stop", by="ann")
+        await layer.resume("A")
+        OUT.hidden = False
+        fork = (await layer.fork("A", from_step="first", inputs={"usd": 2})).run_id
+        conflict = the_question(await layer.resume(fork))
+        assert conflict.kind is QuestionKind.CONFLICT
+        asked = (await undo_questions(layer))["A"]
+        assert (told(asked), asked.context["builders"]) == (["pay", "first"], [fork])
+
+
+async def test_a_deed_by_hand_settles_what_another_run_left() -> None:
+    """A person did it by hand for one run, while another one's claim on it was left in doubt: it is the first one's then."""
+    how: list[Exception] = [Fixable("not today"), TimeoutError("no answer")]
+
+    @step(effect="write", key="k", scope="client", attempts=1)
+    async def pay(k: str) -> str:
+        raise how.pop(0)
+
+    @pay.undo
+    async def not_pay(receipt: str) -> None:
+        OUT.log.append(f"undo {receipt}")
+
+    @workflow("pays_first")
+    async def pays(run: Run) -> str:
+        await first("a")
+        return await pay("p")
+
+    async with layers() as layer:
+        failed = the_question(await layer.run(pays(), client="acme", run_id="B"))
+        unknown = the_question(await layer.run(pays(), client="acme", run_id="A"))
+        assert (failed.kind, unknown.kind) == (QuestionKind.FAILURE, QuestionKind.UNKNOWN_OUTCOME)
+        await layer.answer(unknown.id, "stop", by="ann")
+        assert "“pay”" in the_question(await layer.resume("A")).text
+        await layer.answer(failed.id, {"choice": "by_hand", "receipt": "by hand"}, by="ann")
+        assert (await layer.resume("B")).result() == "by hand"
+        asked = (await undo_questions(layer))["A"]
+        assert (told(asked), "“pay”" in asked.text) == (["first"], False)
+        assert not how, "it was sent once for each, and not again"

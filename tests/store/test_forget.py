@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from stepseven import ClientBusy, Cost, Fatal, Layer, Run, UnknownClient, attempt, step, testing, workflow
-from stepseven.runtime import erasing
+from stepseven.runtime import erasing, files
+from stepseven.store.artifacts import content_hash
 from stepseven.transitions import forgetting
 from tests.runs.tools import Crash, child, rows, url
 
@@ -254,7 +255,7 @@ async def test_dying_before_the_end_of_the_transaction_changes_nothing(
     assert layer.client("acme").export() == before
 
 
-@pytest.mark.parametrize("where", ["swept", "remove", "compact"])
+@pytest.mark.parametrize("where", ["all_swept", "remove", "compact"])
 async def test_dying_after_the_transaction_is_completed_by_doing_it_again(
     layer: testing.TestLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -264,7 +265,7 @@ async def test_dying_after_the_transaction_is_completed_by_doing_it_again(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr({"swept": erasing, "remove": layer.services.artifacts, "compact": layer.store}[where], where, dies)
+        patch.setattr({"all_swept": erasing, "remove": layer.services.artifacts, "compact": layer.store}[where], where, dies)
         with pytest.raises(Crash):
             layer.client("acme").forget(by="ann")
     assert layer.client("acme").export()["facts"] == {}
@@ -282,6 +283,8 @@ class Connection(sqlite3.Connection):
         counts = statement.startswith(("COMMIT", "VACUUM", "DELETE", "PRAGMA wal_checkpoint"))
         if counts:
             Connection.left -= 1
+            if kill == "never" and not statement.startswith("DELETE"):
+                print(at - Connection.left)
             if Connection.left == 0 and kill == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
         done = super().execute(statement, *more)
@@ -314,18 +317,114 @@ async def test_a_kill_at_any_write_is_completed_by_doing_it_again(tmp_path: Path
             (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
             (tmp_path / name).write_bytes(body)
 
-    writes = int(child(KILLED, url(tmp_path), "100000", "never").stdout)
+    said = child(KILLED, url(tmp_path), "100000", "never").stdout.split()
+    writes, [*marks] = int(said[-1]), map(int, said[:-1])
     assert writes > 20
-    for at, side in [(n, s) for n in (2, writes // 2, *range(writes - 4, writes + 1)) for s in ("before", "after")]:
+    # The middle of the deletes, and every commit, compaction and checkpoint: where they are is found, not known. The disk
+    # thread may do one checkpoint more or less from time to time: a position that is not reached is one after the end.
+    killed = 0
+    for at, side in [(n, s) for n in (2, writes // 2, *marks) for s in ("before", "after")]:
         restored()
         ended = child(KILLED, url(tmp_path), str(at), side)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert ended.returncode == -signal.SIGKILL or (at > marks[-3] and ended.returncode == 0), ended.stderr
+        killed += ended.returncode != 0
         async with testing.layer(url(tmp_path)) as layer:
             now = layer.client("acme").export()
             assert now == before or (now["facts"] == {} and all(not run["questions"] for run in now["runs"]))
             assert layer.client("acme").forget(by="ann").compacted
             assert layer.client("bolt").export() == others
         assert found(tmp_path, "acme") == []
+    assert killed >= 2 * len(marks) - 2
+
+
+# -- files ------------------------------------------------------------------------------------------------------------------
+
+
+@step(cost=Cost(usd=1))
+async def catalogue(client: str) -> str:
+    """The same large text for everybody."""
+    World.client += "+"
+    return "catalogue " * 10_000
+
+
+@workflow(name="forget.catalogue")
+async def reads_catalogue(run: Run) -> int:
+    """One large result, and what comes after."""
+    size = len(await catalogue(run.client_id))
+    await run.ask("Go on?")
+    return size
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+async def test_a_file_has_its_row_first(tmp_path: Path, chosen: bool) -> None:  # noqa: FBT001
+    """Whoever dies between a large result's file and its record leaves a file that the next forget finds, in any folder."""
+    options: dict[str, Any] = {"artifacts": tmp_path / "elsewhere"} if chosen else {}
+    async with testing.layer(url(tmp_path), **options) as layer:
+        layer.client("acme").set("a", 1)
+        text = planted("acme", "huge") * 5000
+        layer.services.artifacts.put(content_hash(text), text)  # and here it dies
+        assert found(tmp_path, "acme")
+        assert layer.client("acme").forget(by="ann").artifacts == 1
+        assert found(tmp_path, "acme") == []
+        assert rows(tmp_path, "SELECT * FROM artifact") == []
+
+
+async def test_a_file_that_was_only_announced_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is just being written goes when it is there; if it never comes it is said, and later the row goes by itself."""
+    async with testing.layer(url(tmp_path)) as layer:
+        layer.client("acme").set("a", 1)
+        kept, text = layer.services.artifacts, planted("acme", "huge") * 5000
+        files.announce(layer.store, layer.services.edge, content_hash(text), f"ab/{content_hash(text)}")
+        monkeypatch.setattr(files, "PATIENCE_S", 0.0)
+        assert layer.client("acme").forget(by="ann").files_missing == 1
+        monkeypatch.setattr(files, "PATIENCE_S", 5.0)
+        monkeypatch.setattr(files.time, "sleep", lambda _: kept.put(content_hash(text), text))  # what it waits for comes
+        done = layer.client("acme").forget(by="ann")
+        assert (done.artifacts, done.files_missing) == (1, 0)
+        assert found(tmp_path, "acme") == []
+        files.announce(layer.store, layer.services.edge, content_hash(text), f"ab/{content_hash(text)}")
+        layer.clock.advance(3600)
+        assert layer.client("acme").forget(by="ann").files_missing == 0
+
+
+async def test_a_result_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    """A step whose run was taken over meanwhile: its large result is not accepted, and its file is gone at once."""
+
+    @step
+    async def overtaken(text: str) -> str:
+        made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True)  # type: ignore[attr-defined]
+        return planted("acme", "huge") * 5000
+
+    @workflow(name="forget.overtaken")
+    async def loses(run: Run) -> str:
+        return await overtaken("x")
+
+    async with testing.layer(url(tmp_path)) as made:
+        await made.run(loses(), client="acme", run_id="r")
+        assert rows(tmp_path, "SELECT * FROM artifact") == []
+        assert found(tmp_path, "acme") == []
+
+
+async def test_a_file_that_goes_before_its_record_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client's step returns the very text that is just being forgotten: its result is there, paid once."""
+    World.client = ""
+    async with testing.layer(url(tmp_path)) as layer:
+        await layer.run(reads_catalogue(), client="acme", run_id="a")
+        await layer.cancel("a", reason="leaves", by="ann")
+        real, forgotten = layer.services.artifacts.put, []
+
+        def put(name: str, text: str) -> str:
+            location = real(name, text)
+            if not forgotten:
+                forgotten.append(layer.client("acme").forget(by="ann"))
+            return location
+
+        monkeypatch.setattr(layer.services.artifacts, "put", put)
+        await layer.run(reads_catalogue(), client="bolt", run_id="b")
+        assert forgotten[0].artifacts == 1
+        await layer.answer_next("yes", by="ann")
+        outcome = await layer.resume("b")
+        assert (outcome.result(), outcome.spend.usd, World.client) == (100_000, 1.0, "++")
 
 
 async def test_somebody_who_reads_meanwhile_is_said(

@@ -58,7 +58,9 @@ I booked room (12): 4711. I created document (acme, Q3): id D-17.
         "take both back",
     ),
     "in runs below it, and a fork goes on from it": (
-        e.undo(ACME, failed=True, receipts=(did("book_room", 4711, run="acme-1.visit-1", seats=12), DOCUMENT), builders=("acme-2",)),
+        e.undo(
+            ACME, failed=True, receipts=(did("book_room", 4711, run="acme-1.visit-1", seats=12), DOCUMENT), builders=("acme-2",)
+        ),
         """\
 Acme's renewal failed, and 2 things it did outside still stand.
 Run acme-2 shares what stands and may build on it. Nothing is taken back unless you say so.
@@ -114,7 +116,9 @@ def test_context_holds_every_receipt_whole() -> None:
 def test_who_builds_on_it_is_said_however_much_there_is() -> None:
     """Many long receipts are cut from the text before the runs that would lose something are."""
     whole = tuple(did(f"step_{n}", "word " * 40, undo=n % 2 == 0, shared=True, note="some more words here") for n in range(20))
-    draft = e.undo(ACME, failed=True, receipts=whole, taken_back=3, unknown=("a", "b", "c"), builders=("r1", "r2", "r3", "r4", "r5"))
+    draft = e.undo(
+        ACME, failed=True, receipts=whole, taken_back=3, unknown=("a", "b", "c"), builders=("r1", "r2", "r3", "r4", "r5")
+    )
     assert "Runs r1, r2, r3 and 2 more share what stands and may build on it." in draft.text
     assert len(draft.text.split()) <= 120
     assert draft.context["builders"] == ["r1", "r2", "r3", "r4", "r5"]

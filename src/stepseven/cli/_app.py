@@ -34,10 +34,11 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageEr
 _OF_CLIENT = ("pause", "unpause", "forget", "set", "import")
 
 #: how our own sentences begin. Any other first word is the name of something of the user's, and is written as they write it
-_BEGINNINGS = frozenset(
-    "a already an client each environment everything fact found given in input inputs it its module neither no nobody nothing one "
-    "only question run somebody something start statements step that the there these they this what workflow".split()
+_FIRST_WORDS = (
+    "a already an client each environment everything fact found given in input inputs it its module neither no nobody nothing "
+    "one only question run somebody something start statements step that the there these they this what workflow"
 )
+_BEGINNINGS = frozenset(_FIRST_WORDS.split())
 
 
 class _Commands(TyperGroup):

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -68,10 +71,10 @@ class Cast:
     _children: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def launch(self, module: str, arguments: list[str], *, stdout: int = subprocess.DEVNULL, log: str) -> subprocess.Popen[str]:
-        """Start ``python -m MODULE`` and leave it running."""
+        """Start ``python -m MODULE`` and leave it running. Its stdin ends when this process does, however that ends."""
         with (self.folder / log).open("a", encoding="utf-8") as errors:
             child = subprocess.Popen(  # noqa: S603 - our own module, by this interpreter
-                [sys.executable, "-m", module, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", module, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.PIPE,
                 stdout=stdout, stderr=errors, text=True,
             )  # fmt: skip
         self._children.append(child)
@@ -83,7 +86,7 @@ class Cast:
         Raises:
             Refused: it does not start.
         """
-        child = self.launch(module, arguments, stdout=subprocess.PIPE, log=log)
+        child = self.launch(module, [*arguments, "--stop-with-stdin"], stdout=subprocess.PIPE, log=log)
         assert child.stdout is not None  # noqa: S101 - asked for above
         url = child.stdout.readline().strip()
         if not url.startswith("http"):
@@ -123,8 +126,24 @@ class Cast:
             if child.poll() is None:
                 child.kill()
                 child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+@contextmanager
+def heeding_term() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: with everything that it started."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise SystemExit(Exit.TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def absolute(store: str) -> str:

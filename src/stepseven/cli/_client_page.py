@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepseven.cli._common import clean, command, now_us, width, wrapped
-from stepseven.cli._words import age, clock, count, short_json
+from stepseven.cli._words import FOR_EVER, age, clock, count, short_json
 from stepseven.decide import _phrases as say
 from stepseven.model import Fact
 from stepseven.store.base import Row
@@ -74,8 +74,10 @@ def page(row: Row, known: Sequence[Fact], *, also: tuple[str, ...]) -> Iterator[
     if again is not None:
         yield wrapped(f"Unpaused {age(again['at_us'])}{' by ' + again['by'] if again['by'] else ''}.", "  ")
     yield ""
+    if row["forgotten_us"] is not None:
+        yield wrapped(_forgotten(row, known), "  ")
     if not known:
-        yield "  Nothing is known yet. Say something:"
+        yield "  Say something:" if row["forgotten_us"] is not None else "  Nothing is known yet. Say something:"
         yield f"    {command('client', 'set', row['id'], 'KEY=VALUE', *also)}"
     yield from facts(known)
     against = [fact for fact in known if fact.conflicts]
@@ -85,6 +87,14 @@ def page(row: Row, known: Sequence[Fact], *, also: tuple[str, ...]) -> Iterator[
         yield f"    {command('client', 'set', row['id'], f'{against[0].key}=…', *also)}"
     yield ""
     yield from _under_way(row, also)
+
+
+def _forgotten(row: Row, known: Sequence[Fact]) -> str:
+    """When it was forgotten; by whom and why, as long as nothing else was noted since."""
+    whom, _, why = (row["note"] or "").removeprefix("forgotten").strip().partition(": ")
+    by = f" {whom}{f' ({why})' if why else ''}" if (row["note"] or "").startswith("forgotten by ") else ""
+    left = "what is here came since" if known else "nothing is known any more"
+    return f"Forgotten on {clock(row['forgotten_us'])[:10]}{by}: {left}."
 
 
 def _under_way(row: Row, also: tuple[str, ...]) -> Iterator[str]:
@@ -106,11 +116,17 @@ def facts(known: Sequence[Fact]) -> Iterator[str]:
 def _lines(fact: Fact, columns: int) -> Iterator[str]:
     """A fact: its value, then where it is from; what others say stands beside it."""
     sign = "–" if expired(fact) else "≠" if fact.conflicts else "·"
-    yield wrapped(f"{short_json(fact.value, VALUE_CHARS)}", clean(f"  {sign} {fact.key:<{columns}}  "))
+    yield wrapped(_value(fact), clean(f"  {sign} {fact.key:<{columns}}  "))
     indent = " " * (columns + 6)
     yield wrapped(_origin(fact), indent)
     for other in fact.conflicts:
-        yield wrapped(f"but {short_json(other.value, VALUE_CHARS)}: {_origin(other)}", indent)
+        yield wrapped(f"but {_value(other)}: {_origin(other)}", indent)
+
+
+def _value(fact: Fact) -> str:
+    """A fact's value on one line, so that there is something to see."""
+    shown = short_json(fact.value, VALUE_CHARS)
+    return shown if shown.strip() else "(empty)"
 
 
 def _origin(fact: Fact) -> str:
@@ -120,8 +136,10 @@ def _origin(fact: Fact) -> str:
     parts = parts or ["nobody said from where"]
     parts.append(age(fact.set_us))
     if fact.valid_until_us is not None:
+        last = clock(fact.valid_until_us)
+        until = last if last == FOR_EVER else f"until {last}"
         parts.append(f"expired {age(fact.valid_until_us)}: counts as not known" if expired(fact)
-                     else f"holds until {clock(fact.valid_until_us)}")  # fmt: skip
+                     else f"holds {until}")  # fmt: skip
     if fact.version > 1:
         parts.append(f"version {fact.version}")
     return ", ".join(parts)
@@ -132,5 +150,5 @@ def history(client: str, key: str, versions: Sequence[Fact]) -> Iterator[str]:
     yield wrapped(f"{say.who(client)} · {key}: {count(len(versions), 'version')}, newest first")
     yield ""
     for fact in versions:
-        yield wrapped(f"{short_json(fact.value, VALUE_CHARS)}", f"  {fact.version:>4}  ")
+        yield wrapped(_value(fact), f"  {fact.version:>4}  ")
         yield wrapped(f"{_origin(fact)}, {clock(fact.set_us)}", " " * 8)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from stepseven.errors import StepsevenError, StoreUnavailable
+from stepseven.errors import SecretFound, StepsevenError, StoreUnavailable
 from stepseven.layer import Layer, hide_password
 from stepseven.runtime.edge import Edge
 
@@ -134,7 +134,7 @@ def forgiving() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told) < _LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(NARROWEST if int(told) else _USUAL_COLUMNS)
@@ -253,12 +253,35 @@ def inputs_of(pairs: list[str]) -> dict[str, str]:
     return given
 
 
-def json_or_text(text: str) -> Any:
-    """A value from the command line: JSON if it parses, else the text itself."""
+def json_or_text(text: str, *, once: str | None = None) -> Any:
+    """A value from the command line: JSON if it parses, else the text itself. ``NaN`` and ``Infinity`` are text: JSON has none.
+
+    Args:
+        text: as it was typed.
+        once: what the value is for, where an object that has a name twice is refused: which of the two is meant, nobody can tell.
+
+    Raises:
+        Usage: such an object.
+    """
+
+    def no_number(word: str) -> Any:
+        raise ValueError(word)
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice = next((name for i, (name, _) in enumerate(found) if name in [n for n, _ in found[:i]]), None)
+        if once is not None and twice is not None:
+            raise Usage(f"the value of {once} has {twice} twice in one object: keep one")
+        return dict(found)
+
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=no_number, object_pairs_hook=pairs)
+    except (ValueError, RecursionError):
         return text
+
+
+def credential(error: SecretFound) -> Refused:
+    """What a person is told who typed in a credential: they have no code in which to name it instead."""
+    return Refused(f"{error.path} looks like {error.what}: it is not kept here, and nothing was changed")
 
 
 def login() -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepseven.cli._common import Refused
 
@@ -18,12 +18,22 @@ _SEPARATORS = (",", ";", "\t")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One fact in a file, and where it stands there, in words."""
+    """One fact in a file, and where it stands there, in words: its value, the client's id, and its name."""
 
     client_id: str
     key: str
     value: Any
     where: str
+    whose: str
+    named: str
+
+
+class _Header(NamedTuple):
+    """The first line of a CSV: in which line it is, the names, and which of them says whom a row is about."""
+
+    line: int
+    names: list[str]
+    at: int
 
 
 def read(path: Path) -> list[Cell]:
@@ -43,8 +53,12 @@ def read(path: Path) -> list[Cell]:
         raise Refused(f"{path}, line {line}: this is not UTF-8 text: save it as UTF-8 (spreadsheets: “CSV UTF-8”)") from error
     if path.suffix.lower() == ".json":
         found = list(_json(path, text))
-    elif path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        found = list(_csv(path, text))
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        before = csv.field_size_limit(len(text) + 1)  # how large a value may be is said in one place, and not here
+        try:
+            found = list(_csv(path, text))
+        finally:
+            csv.field_size_limit(before)
     else:
         raise Refused(f"{path} is neither .csv nor .json: give it the ending of what it is")
     _once(path, found)
@@ -86,7 +100,7 @@ def _csv(path: Path, text: str) -> Iterator[Cell]:
         raise Refused(f"{path} is empty: its first line names the columns, one of them `client`")
     separator = _separator(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    header: list[str] | None = None
+    header: _Header | None = None
     clients: dict[str, int] = {}
     while True:
         line = rows.line_num + 1
@@ -116,7 +130,7 @@ def _separator(text: str) -> str:
     return ","
 
 
-def _header(path: Path, line: int, cells: list[str]) -> list[str]:
+def _header(path: Path, line: int, cells: list[str]) -> _Header:
     names = list(cells)
     while names and not names[-1]:
         names.pop()
@@ -133,23 +147,25 @@ def _header(path: Path, line: int, cells: list[str]) -> list[str]:
         )
     if len([name for name in names if name]) == 1:
         raise Refused(f"{path}, line {line}: there is no column with a fact: add one, such as vat_number")
-    return names
+    return _Header(line, names, names.index(whose))
 
 
-def _row(path: Path, line: int, header: list[str], cells: list[str], clients: dict[str, int]) -> Iterator[Cell]:
-    at = next(i for i, name in enumerate(header) if _named(name))
+def _row(path: Path, line: int, header: _Header, cells: list[str], clients: dict[str, int]) -> Iterator[Cell]:
+    names, at = header.names, header.at
     client = cells[at] if at < len(cells) else ""
+    whose = f"line {line}, column {names[at]}"
     if not client:
-        raise Refused(f"{path}, line {line}, column {header[at]}: it is empty: say whom the row is about")
+        raise Refused(f"{path}, {whose}: it is empty: say whom the row is about")
     if client in clients:
         raise Refused(f"{path}, line {line}: {client} is there already (line {clients[client]}): keep one row for each client")
     clients[client] = line
     for i, text in enumerate(cells):
         if not text or i == at:
             continue  # an empty cell says nothing
-        if i >= len(header) or not header[i]:
+        if i >= len(names) or not names[i]:
             raise Refused(f"{path}, line {line}: cell {i + 1} has no column name: name it in the first line, or empty the cell")
-        yield Cell(client_id=client, key=header[i], value=text, where=f"line {line}, column {header[i]}")
+        named = f"line {header.line}, column {i + 1}"
+        yield Cell(client_id=client, key=names[i], value=text, where=f"line {line}, column {names[i]}", whose=whose, named=named)
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
@@ -171,10 +187,12 @@ def _json(path: Path, text: str) -> Iterator[Cell]:
         raise Refused(f"{path}, line {error.lineno}: it cannot be read as JSON ({error.msg}): mend that line") from error
     except RecursionError as error:
         raise Refused(f"{path} is nested too deeply to be facts") from error
+    except ValueError as error:  # Python reads no number of more than 4,300 digits
+        raise Refused(f"{path}: a number in it has too many digits to be read: write it as a text, in quotes") from error
     for where, client, told in _objects(path, document):
         for key, value in _stripped(path, "fact", told):
             if value is not None:  # null says nothing
-                yield Cell(client_id=client, key=key, value=value, where=f"{where}, {key}")
+                yield Cell(client_id=client, key=key, value=value, where=f"{where}, {key}", whose=where, named=where)
 
 
 def _stripped(path: Path, what: str, told: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from stepseven.cli._words import age, clock, headline, mark, short_json, standin
 from stepseven.decide import _phrases as say
 from stepseven.model import EffectState
 from stepseven.store.base import Row
+from stepseven.transitions.questions import REFUSED
 
 MOST = 3  # of what is alike: items of a map, reasons of failures
 MOST_STEPS = 20
@@ -43,8 +44,13 @@ class Group:
 
     @property
     def finished(self) -> int:
-        """How many are done or were skipped."""
-        return self.was_done or sum(1 for r in self.records.values() if r["state"] in ("done", "skipped"))
+        """How many are done, were skipped, or were refused by a person."""
+        return self.was_done or sum(1 for r in self.records.values() if _is_finished(r))
+
+    @property
+    def refused(self) -> list[Row]:
+        """Those that a person did not let happen: decided, and no failures."""
+        return [r for r in self.records.values() if _is_refused(r)]
 
     @property
     def open_tries(self) -> list[Row]:
@@ -53,14 +59,14 @@ class Group:
 
     def _finished(self, t: Row) -> bool:
         record = self.records.get((t["branch"], t["key"]))
-        return record is not None and record["state"] in ("done", "skipped")
+        return record is not None and _is_finished(record)
 
     @property
     def state(self) -> str:
         """The state its mark shows."""
         if self.receipts and not self.records:
             return "done"
-        failed = any(r["state"] == "failed" for r in self.records.values())
+        failed = any(r["state"] == "failed" and not _is_refused(r) for r in self.records.values())
         if failed or any(t["outcome"] in ("failed", "unknown") for t in self.open_tries):
             return "failed"
         if self.records and self.finished >= (self.of or 1):
@@ -71,6 +77,14 @@ class Group:
     def usd(self) -> float:
         """What it cost, failed tries included, in US dollars."""
         return sum(r["usd"] or 0 for r in [*self.records.values(), *self.tries]) / 1e6
+
+
+def _is_refused(record: Row) -> bool:
+    return bool(record["state"] == "failed" and record["why"] == REFUSED)
+
+
+def _is_finished(record: Row) -> bool:
+    return record["state"] in ("done", "skipped") or _is_refused(record)
 
 
 def groups(found: RunView) -> list[Group]:
@@ -167,16 +181,23 @@ def _group(group: Group, wide: int, columns: int, most: int) -> Iterator[Text]:
 
 def _told(group: Group) -> str:
     if group.of is not None:
-        skipped = group.finished - group.done
+        skipped = group.finished - group.done - len(group.refused)
         return f"{group.done} of {group.of}" + (f", {skipped} skipped" if skipped else "")
     if not group.records and group.receipts:
         return f"done outside: {short_json(json.loads(group.receipts[-1]['receipt'] or 'null'), 60)}"
     if not group.records:
         return "not done"
     last = list(group.records.values())[-1]
+    if _is_refused(last):
+        return _refusal(group)
     if last["state"] == "failed":
         return "failed for good"
-    return last["summary"] or short_json(json.loads(last["result"]) if last["result"] else None, 60)
+    return last["summary"] or (short_json(json.loads(last["result"]), 60) if last["result"] else _elsewhere(last))
+
+
+def _elsewhere(record: Row) -> str:
+    """Of a record that holds no result itself: in a file, or gone when its run was pruned or its client forgotten."""
+    return "a large result" if record["artifact"] else ""
 
 
 def _items(group: Group, columns: int, most: int) -> Iterator[Text]:
@@ -187,6 +208,14 @@ def _items(group: Group, columns: int, most: int) -> Iterator[Text]:
         yield Text(f"{_INDENT}… {len(done) - len(shown)} more", style="dim")
     for row in shown:
         yield Text(_INDENT + say.clip(row["summary"], words=30, chars=columns - len(_INDENT)), style="dim")
+    if group.refused:
+        yield Text.assemble(_INDENT[:-2], mark("skipped"), f" {len(group.refused)} {_refusal(group)}")
+
+
+def _refusal(group: Group) -> str:
+    """Who did not let it happen: ``refused by ann``. The reason on record begins so, and a note may follow."""
+    told = dict.fromkeys(say.clip((r["summary"] or "refused").partition(":")[0], words=8, chars=60) for r in group.refused)
+    return say.listing(list(told))
 
 
 def _tries(group: Group, columns: int, most: int) -> Iterator[Text]:
@@ -212,7 +241,8 @@ def _reason(t: Row) -> str:
 
 def _again(group: Group, columns: int, most: int) -> Iterator[Text]:
     """Why records ran again, or who gave the value; what was taken back since."""
-    notes = Counter(r["why"] for r in group.records.values() if r["why"] and r["state"] != "failed")
+    told = [str(r["why"]) for r in group.records.values() if r["why"] and r["state"] != "failed"]
+    notes = Counter(why for why in told if group.of is None or not why.startswith("approved by "))  # of many: one question each
     for note, n in notes.most_common(most):
         again = f"{note} ({say.times(n)})" if n > 1 else note
         for i, line in enumerate(_wrapped(again, columns - 2, _INDENT)):
@@ -289,7 +319,8 @@ def _decisions(found: RunView, most: int) -> list[tuple[str, str]]:
         label = next((o.label for o in question.options if o.id == _choice(question.answer)), None)
         said = f"“{label}”" if label else short_json(question.answer, 120)
         edits = question.answer.get("inputs") if isinstance(question.answer, dict) else None
-        said += f", with {', '.join(edits)} changed" if isinstance(edits, dict) else ", edited" if edits is not None else ""
+        changed = f", with {', '.join(sorted(edits))} changed" if isinstance(edits, dict) else ", edited"
+        said += changed if edits is not None else ""
         note = f" ({question.note})" if question.note else ""
         rows.append(("decided" if i == 0 else "", f"{headline(question)} → {said} by {question.answered_by}{note}"))
     if len(made) > len(rows):

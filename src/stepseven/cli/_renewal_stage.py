@@ -7,12 +7,12 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepseven.cli._cast import Cast, Ended, Service, absolute, example
+from stepseven.cli._cast import Cast, Ended, Service, absolute, example, heeding_term
 from stepseven.cli._common import Refused, command
 from stepseven.cli._read import RunView, view
 from stepseven.layer import Layer
@@ -49,14 +49,12 @@ class Renewal:
             cast=Cast(folder=folder, env=env), package=package, client=client,
             store=absolute(store or f"sqlite:///{folder}/stepseven.db"),
         )  # fmt: skip
-        try:
+        with heeding_term(), closing(stage.cast):
             for name in SYSTEMS:
                 arguments = [name, "--journal", str(folder / f"{name}.jsonl")]
                 stage.systems[name] = stage.cast.serve(f"the system “{name}”", f"{package}.outside", arguments, log=f"{name}.log")
                 env[f"RENEWAL_{name.upper()}"] = stage.systems[name].url
             yield stage
-        finally:
-            stage.cast.close()
 
     # -- the outside ----------------------------------------------------------------------------------------------------
 

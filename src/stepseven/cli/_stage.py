@@ -6,12 +6,12 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepseven.cli._cast import TIMEOUT_S, Cast, Ended, Service, absolute, example
+from stepseven.cli._cast import TIMEOUT_S, Cast, Ended, Service, absolute, example, heeding_term
 from stepseven.cli._common import Refused
 
 CLIENT = "demo"
@@ -47,14 +47,12 @@ class Stage:
             cast=Cast(folder=folder, env=env), invoices=folder / "invoices", client=client, package=package,
             store=absolute(store or f"sqlite:///{folder}/stepseven.db"), run_id=f"invoices-{client}-{token}",
         )  # fmt: skip
-        try:
+        with heeding_term(), closing(stage.cast):
             stage._generate(invoices)
             stage._api = stage.cast.serve(
                 "the accounting API", f"{package}.api", ["--state", str(folder / "postings.jsonl")], log="api.log"
             )
             yield stage
-        finally:
-            stage.cast.close()
 
     @property
     def folder(self) -> Path:

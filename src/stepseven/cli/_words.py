@@ -15,6 +15,8 @@ from stepseven.decide.escalate import render
 from stepseven.model import Question, QuestionKind, QuestionStatus
 
 VALUE_CHARS = 400
+FOR_EVER = "for ever"
+_LAST_US = 253_370_764_800 * 1_000_000  # the year 9999: what is stored may lie beyond it
 
 #: state: (sign, colour). The sign is enough: colour is never the only difference
 _MARKS = {
@@ -68,7 +70,9 @@ def age(at_us: int) -> str:
 
 
 def clock(at_us: int) -> str:
-    """A moment in this machine's zone: ``2026-03-14 09:00``."""
+    """A moment in this machine's zone: ``2026-03-14 09:00``; ``for ever`` beyond the last year there is."""
+    if at_us >= _LAST_US:
+        return FOR_EVER
     return datetime.fromtimestamp(at_us / 1e6).astimezone().strftime("%Y-%m-%d %H:%M")
 
 

@@ -18,6 +18,7 @@ from stepseven.cli._common import (
     StoreOption,
     Usage,
     command,
+    credential,
     json_or_text,
     login,
     out,
@@ -31,7 +32,7 @@ from stepseven.decide import _phrases as say
 from stepseven.errors import NotRecordable, SecretFound, TooLarge, UnknownClient
 from stepseven.layer import Layer
 from stepseven.model import Fact, RunStatus
-from stepseven.runtime.facts import given
+from stepseven.runtime.facts import checked_key, given
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients
 from stepseven.transitions.clients import Given
@@ -157,7 +158,7 @@ def set_(
     pairs = [_pair(text) for text in facts]
     twice = next((key for i, (key, _) in enumerate(pairs) if key in [k for k, _ in pairs[:i]]), None)
     if twice is not None:
-        raise Usage(f"{twice} is given twice: give each fact once")
+        raise Usage(f"the fact {twice} is given twice: give each once")
     who = by or (None if source else login())
     layer = setting.layer(create=True)
     try:
@@ -166,6 +167,8 @@ def set_(
         words = [given(client, key, value, source=source, by=who, valid=valid, now_us=now) for key, value in pairs]
         done = import_facts(layer.services, words)
         stand = {fact.key: fact for fact in layer.client(client).facts()}
+    except SecretFound as error:
+        raise credential(error) from error
     except ValueError as error:
         raise Refused(str(error)) from error
     finally:
@@ -184,7 +187,7 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise Usage(f"{text!r} is not of the form KEY=VALUE: write vat_number=DE123")
-    return key, json_or_text(value)
+    return key, json_or_text(value, once=key)
 
 
 def import_(
@@ -226,16 +229,20 @@ def _preview(what: str, facts: tuple[Fact, ...]) -> None:
 
 
 def _word(layer: Layer, file: Path, cell: _facts_file.Cell, source: str, valid: str | None) -> Given:
+    where = cell.whose
     try:
         layer.client(cell.client_id)
+        where = cell.named
+        checked_key(cell.key)
+        where = cell.where
         now = layer.services.edge.now_us()
         return given(cell.client_id, cell.key, cell.value, source=source, by=None, valid=valid, now_us=now)
     except SecretFound as error:
         raise Refused(
-            f"{file}, {cell.where}: it looks like {error.what}, and nothing was imported: take it out of the file"
+            f"{file}, {where}: it looks like {error.what}, and nothing was imported: take it out of the file"
         ) from error
     except (ValueError, NotRecordable, TooLarge) as error:
-        raise Refused(f"{file}, {cell.where}: {error}; nothing was imported") from error
+        raise Refused(f"{file}, {where}: {error}; nothing was imported") from error
 
 
 # -- whether anything may begin -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from stepseven.cli._common import (
     Usage,
     clean,
     command,
+    credential,
     json_or_text,
     login,
     now_us,
@@ -31,7 +32,7 @@ from stepseven.cli._example import with_example
 from stepseven.cli._read import question_document, view
 from stepseven.cli._words import ask_block, count, headline, short_json, workflow_of
 from stepseven.decide import _phrases as say
-from stepseven.errors import InvalidAnswer, UnknownQuestion, readable
+from stepseven.errors import InvalidAnswer, SecretFound, UnknownQuestion, readable
 from stepseven.layer import Layer
 from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
@@ -159,6 +160,8 @@ async def answer(  # noqa: PLR0917 - typer names them all
         reply = _reply(row, choice, extras) if row["status"] == "open" else choice
         try:
             done = await layer.answer(question, reply, by=by or login(), note=note)
+        except SecretFound as error:
+            raise credential(error) from error
         except InvalidAnswer as misfit:
             raise with_example(row, reply, misfit) from misfit
         if setting.as_json:

@@ -25,7 +25,7 @@ Id = Annotated[str, typer.Argument(metavar="CLIENT", help="The client's id.")]
 
 def look(layer: Layer, before_us: int, most: int | None = None) -> Pruned:
     """What a prune would free, of at most *most* runs. Changes nothing."""
-    return Pruner(layer.store, layer.services.edge, layer.services.artifacts, Pruned()).look(before_us, most)
+    return Pruner(layer.store, layer.services.edge, layer.services.artifacts).look(before_us, most)
 
 
 # -- prune ------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,8 @@ def _tell_forgotten(setting: Setting, client: str, done: Forgotten) -> None:
         )
     if done.files_missing:
         n = count(done.files_missing, "large result")
-        out().print(wrapped(f"{n} are in another folder than is used here: forget again from the program that sets artifacts=."))
+        where = f"{n} are in another folder than is used here, or are just being written: forget again"
+        out().print(wrapped(f"{where} (if it stays so, from the program that sets artifacts=)."))
 
 
 def export(

@@ -28,7 +28,7 @@ from stepseven.cli._live import Live
 from stepseven.cli._read import RunView, view
 from stepseven.cli._words import ask_block, mark, short_json
 from stepseven.errors import UnknownWorkflow
-from stepseven.layer import Layer
+from stepseven.layer import MAX_ID, Layer, new_run_id
 from stepseven.model import Outcome, RunInfo, RunStatus
 
 T = TypeVar("T")
@@ -63,12 +63,14 @@ async def run(  # noqa: PLR0917 - typer names them all
     """Run a workflow for a client, as far as it gets. The same --run-id continues a run."""
     call = _code.call(_code.workflow(target), inputs_of(input_ or []))
     module = target.partition(":")[0]
-
-    async def drive(layer: Layer) -> Outcome[Any]:
-        return await _checked(layer.run(call, client=client, run_id=run_id, goal=goal, wait=wait))
-
     async with setting.layer(create=True) as layer:
-        return await _driven(setting, layer, drive, [module])
+        made = new_run_id(layer.services.edge, client)
+        known = run_id if run_id is not None or len(made) > MAX_ID else made  # so that whoever stops it can name it
+
+        async def drive(layer: Layer) -> Outcome[Any]:
+            return await _checked(layer.run(call, client=client, run_id=known, goal=goal, wait=wait))
+
+        return await _driven(setting, layer, drive, [module], known)
 
 
 async def resume(setting: Setting, run_id: RunId, module: Module = None, wait: Wait = None) -> int:
@@ -83,7 +85,7 @@ async def resume(setting: Setting, run_id: RunId, module: Module = None, wait: W
             return await layer.resume(run_id, wait=wait)
 
         try:
-            return await _driven(setting, layer, drive, module or [])
+            return await _driven(setting, layer, drive, module or [], run_id)
         except UnknownWorkflow as error:
             raise _code.unknown(error, looked_in) from error
 
@@ -145,6 +147,8 @@ async def fork(
             return
         out().print(wrapped(f"{info.run_id} has the records of {run_id} before {from_step}. It goes on with:"))
         out().print(f"  {command('resume', info.run_id, *_code.hint(), *setting.also)}")
+        if (meaning := _code.explained()) is not None:
+            out().print(wrapped(meaning))
 
 
 # -- driving ----------------------------------------------------------------------------------------------------------
@@ -158,7 +162,9 @@ async def _checked(work: Awaitable[T]) -> T:
         raise Refused(str(error)) from error
 
 
-async def _driven(setting: Setting, layer: Layer, drive: Callable[[Layer], Awaitable[Outcome[Any]]], module: list[str]) -> int:
+async def _driven(
+    setting: Setting, layer: Layer, drive: Callable[[Layer], Awaitable[Outcome[Any]]], module: list[str], run_id: str | None
+) -> int:
     """Drive a run with its progress shown, then say what became of it."""
     stopped = _stop_on_sigterm()
     try:
@@ -166,7 +172,7 @@ async def _driven(setting: Setting, layer: Layer, drive: Callable[[Layer], Await
             outcome = await drive(layer)
     except asyncio.CancelledError:
         await layer.aclose()  # gives the run back; writes in flight are recorded first
-        err().print("Stopped. The run is kept: `stepseven runs` lists it, `stepseven resume RUN` goes on.")
+        err().print(clean(await _kept(setting, run_id, module)))
         return Exit.TERMINATED if stopped.is_set() else Exit.INTERRUPTED
     found = await view(layer, outcome.run_id)
     if setting.as_json:
@@ -176,6 +182,20 @@ async def _driven(setting: Setting, layer: Layer, drive: Callable[[Layer], Await
     if outcome.status is RunStatus.DONE:
         return Exit.OK
     return Exit.FAILED if outcome.status.ended else Exit.WAITING
+
+
+async def _kept(setting: Setting, run_id: str | None, module: list[str]) -> str:
+    """What is left of a run that was stopped from outside."""
+    async with setting.layer() as layer:
+        there = run_id is not None and await layer.store.read(lambda tx: tx.one(tx.sql.run_info, {"id": run_id})) is not None
+    if run_id is None or not there:
+        return "Stopped. What is on record is kept: `stepseven runs` lists it."
+    return f"Stopped. The run is kept: `{command('resume', run_id, *_also(setting, module))}` goes on."
+
+
+def _also(setting: Setting, module: list[str]) -> tuple[str, ...]:
+    """What has to be added to a suggested ``resume`` so that it finds the same code and the same store."""
+    return (*(part for m in module for part in ("--module", m)), *setting.also)
 
 
 def _stop_on_sigterm() -> asyncio.Event:
@@ -193,7 +213,7 @@ def _stop_on_sigterm() -> asyncio.Event:
 
 def _tell(setting: Setting, found: RunView, outcome: Outcome[Any], module: list[str]) -> None:
     console, run_id = out(), outcome.run_id
-    also = (*(part for m in module for part in ("--module", m)), *setting.also)
+    also = _also(setting, module)
     if outcome.status is RunStatus.DONE:
         console.print(mark("done"), clean(f"{run_id} is done."))
         if found.value is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 from stepseven.errors import StoreUnavailable
 from stepseven.model import Forgotten
-from stepseven.runtime.retention import idle, strays, swept
+from stepseven.runtime.files import all_swept
 from stepseven.runtime.services import Services
 from stepseven.store.codec import free_text
 from stepseven.transitions import forgetting
@@ -25,11 +26,9 @@ def forget(services: Services, client_id: str, *, by: str, reason: str | None) -
     now = services.edge.now_us()
     done = services.store.erase(lambda tx: forgetting.forget(tx, client_id, note=note, now_us=now))
     # Not an hour later, as for others: nothing of this client's is under way. If another client's step has returned the very
-    # same large text in this moment, its file goes too, and that step runs again when it is asked for.
-    gone = sum(1 for size in swept(services.store, services.artifacts, grace_s=0) if size is not None)
-    for _ in strays(services.store, services.artifacts):
-        pass
-    missing = idle(services.store)
+    # same large text in this moment, it is written again with that step's record.
+    with closing(services.store.reader()) as reader:
+        gone, missing = all_swept(services.store, reader, services.artifacts, services.edge)
     done = replace(done, artifacts=done.artifacts + gone, files_missing=missing)
     try:
         services.store.compact()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import EffectKind, WaitingFor
-from stepseven.runtime import reading, refusing, remembering, writing
+from stepseven.runtime import files, reading, refusing, remembering, writing
 from stepseven.runtime.calls import Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
@@ -74,10 +75,18 @@ class Execution(RunMemory):
         name = content_hash(text)
         if len(text) <= IN_TABLE:
             return steps.Artifact(hash=name, size=len(text), body=text, location=None)
+        kept = self.services.artifacts
+        self.put_files.add(name)
         try:
-            return steps.Artifact(hash=name, size=len(text), body=None, location=self.services.artifacts.put(name, text))
+            location = kept.put(name, text)
         except StoreUnavailable as error:
             raise self.abandon(error) from error
+        return steps.Artifact(hash=name, size=len(text), body=None, location=location, again=partial(kept.again, name, text))
+
+    def refused(self) -> None:
+        """A write was: what was put into files for it goes, unless a record names it. Left over it is found by a prune."""
+        with suppress(StoreUnavailable, OSError):
+            files.discard(self.store, self.services.artifacts, self.put_files)
 
     async def append(
         self,
@@ -153,6 +162,7 @@ class Execution(RunMemory):
             raise
         except Superseded as signal:
             self.lose(signal.why)
+            self.refused()
             raise
         except StoreUnavailable as error:
             raise self.abandon(error) from error

@@ -12,6 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepseven.decide import _phrases as say
 from stepseven.decide.facts import Said
 from stepseven.errors import SecretFound, StepsevenError, TooLarge
 from stepseven.model import Failure, Question
@@ -34,7 +35,9 @@ T = TypeVar("T")
 FOUND = "client.found"  # name of the record that pins a fact a question did not have to be asked for
 PAUSED = "its client was paused"  # why an execution was given back; who and why is with the client
 MAX_KEY = 200
+_DIGITS = 12
 _FOR = re.compile(r"(\d+)\s*([smhdw])")
+_LONGEST_US = 36_525 * 86_400_000_000  # a hundred years: beyond, "for good" is what is meant
 _UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 
 
@@ -57,14 +60,18 @@ def lasting_us(valid: str | None) -> int | None:
     """How long a fact holds, from ``"90d"`` (units s m h d w), in microseconds; ``None`` = until something else is said.
 
     Raises:
-        ValueError: it is no duration.
+        ValueError: it is no duration, or over 100 years.
     """
     if valid is None:
         return None
     found = _FOR.fullmatch(str(valid).strip())
-    if found is None or int(found[1]) == 0:
+    if found is None or not found[1].strip("0"):
         raise ValueError(f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h', or leave it out: for good")
-    return int(found[1]) * _UNIT_US[found[2]]
+    # Nobody means a number with so many digits; Python would not even read one of 5,000.
+    lasting = int(found[1]) * _UNIT_US[found[2]] if len(found[1]) <= _DIGITS else _LONGEST_US + 1
+    if lasting > _LONGEST_US:
+        raise ValueError(f"valid={say.clip(valid, chars=40)!r} is over 100 years: leave it out for what holds for good")
+    return lasting
 
 
 def given(  # noqa: PLR0913 - a fact has that many sides

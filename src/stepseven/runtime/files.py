@@ -39,9 +39,8 @@ def swept(store: Store, reader: Reader, artifacts: Artifacts, *, now_us: int, gr
         elif artifacts.set_aside(where, grace_s=grace_s):
             if taken(store, artifacts, name, where):
                 yield row["size"]
-        elif row["size"] == 0 and now_us - row["created_us"] > max(BEING_WRITTEN_US, grace_s * 1e6):
-            if _drop(store, name):  # there never was a file, but maybe the beginning of one
-                artifacts.remove(where)
+        elif row["size"] == 0 and now_us - row["created_us"] > max(BEING_WRITTEN_US, grace_s * 1e6) and _drop(store, name):
+            artifacts.remove(where)  # there never was a file, but maybe the beginning of one
 
 
 def taken(store: Store, artifacts: Artifacts, name: str, where: str) -> bool:

@@ -128,6 +128,7 @@ class RunMemory:
             self.uusd += sum(row["usd"] or 0 for row in rows)
             self.tokens += sum(row["tokens"] or 0 for row in rows)
         self.kin = loaded.kin  # runs it has started whose end is not on record: no -> micro-USD, tokens
+        self.put_files: set[str] = set()  # hashes of results that it has put into files
         self.started: dict[str, int] = {}  # id -> no of those that this execution's code asked for
         self.loop: asyncio.AbstractEventLoop | None = None  # where it is executed
         self.above: tuple[Above, ...] = ()  # runs that started it, with a ceiling that counts here too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stepseven.errors import ArtifactGone, StoreUnavailable
+from stepseven.errors import ArtifactGone, StoreUnavailable, Superseded
 from stepseven.transitions import steps
 from stepseven.transitions.state import Record
 
@@ -49,6 +49,9 @@ def pin(ex: Execution, branch: str, name: str, texts: Mapping[str, str]) -> None
 
     try:
         ex.store.write_now(write, durable=ex.full)
+    except Superseded:
+        ex.refused()
+        raise
     except StoreUnavailable as error:
         raise ex.abandon(error) from error
     for record, _ in made:

@@ -3,7 +3,8 @@
 A *place* travels in a context variable. Every task that a run's code creates gets a place of its own, so that repeats are
 counted in the task that makes the call: a task starts from its creator's counts at its creation and gives them back (the
 larger) when it ends: as the last thing it does, so that whoever awaits it has them, also where it had ended long before. Then the
-numbers depend on what the code says, not on how the event loop happened to order it.
+numbers depend on what the code says, not on how the event loop happened to order it. (Code that goes on beside a task it has not
+awaited yet is in no such order: there a key, or the await, has to say what belongs together.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import inspect
 from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from stepseven.runtime.attempt import Attempt
@@ -64,7 +65,7 @@ class Place:
         self.facts: Mapping[str, Known] = facts if facts is not None else parent.facts if parent is not None else _NOTHING
         self.given_back = False  # its task ended
         self.clock: StepClock | None = None if parent is None else parent.clock  # of the innermost step with a time-out
-        self.writing: str | None = None if parent is None else parent.writing  # the write step whose code this is, or is called by
+        self.writing: str | None = None if parent is None else parent.writing  # the write step that this code is, or serves
         self.refused = 0  # durable calls made here while the run is being put away
         self.born = execution.tick
         self.counts: dict[str, int | list[int]] = {}  # base key -> tick << 24 | count, a list of them after a repeat
@@ -193,10 +194,10 @@ class TaskFactory:
 
 def _whole(coro: Coroutine[Any, Any, Any], mine: Place) -> Coroutine[Any, Any, Any]:
     """*coro* with the end of its task, under its own name: people see it in warnings and stacks."""
-    whole = _ending(coro, mine)
+    whole: Any = _ending(coro, mine)
     whole.__name__ = getattr(coro, "__name__", whole.__name__)
     whole.__qualname__ = getattr(coro, "__qualname__", whole.__name__)
-    return whole
+    return cast("Coroutine[Any, Any, Any]", whole)
 
 
 async def _ending(coro: Coroutine[Any, Any, Any], mine: Place) -> Any:

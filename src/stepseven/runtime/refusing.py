@@ -29,6 +29,10 @@ def only(error: BaseException | None) -> BaseException | None:
     return error
 
 
+class Misplaced(StepsevenError):
+    """Something that waits for a person's word was called where that cannot be waited for."""
+
+
 def check_place(step: Step[Any, Any], here: Place) -> None:
     """Refuse, at the call, what would wait for a person inside a write step's code.
 
@@ -37,10 +41,10 @@ def check_place(step: Step[Any, Any], here: Place) -> None:
     of this is its own exception: as nobody can know what it sent before, its outcome counts as unknown (DESIGN §5.1).
 
     Raises:
-        StepsevenError: *step* is irreversible, and a write step's code calls it (itself, or through a read step).
+        Misplaced: *step* is irreversible, and a write step's code calls it (itself, or through a read step).
     """
     if here.writing is not None and step.settings.effect is EffectKind.IRREVERSIBLE:
-        raise StepsevenError(
+        raise Misplaced(
             f"{step.name} cannot be called inside the write step {here.writing}, as it is proposed to a person first: call it "
             "from the workflow or from a read step"
         )

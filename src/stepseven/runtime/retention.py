@@ -1,221 +1,236 @@
 """Keeping the store small: ended runs are shrunk off everybody's path, in small bites, by hand or once a day.
 
-A bite is one short transaction; between two of them everybody else gets the store. What a run would lose is read before
-the bite, so that no lock is held while it is found out.
+One run at a time. What it would lose is read before, a page at a time and through a connection of its own, so that no lock
+is held while it is found out; then it goes, in short transactions. Between two bites everybody else gets the store.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from stepseven.decide.retention import DAY_US, ROUND_US, VARIABLE, retention_us
 from stepseven.errors import StoreUnavailable
 from stepseven.model import Pruned
 from stepseven.runtime.edge import Edge
-from stepseven.store.artifacts import ASIDE, GRACE_S, Artifacts
-from stepseven.store.base import Row, Store, Tx
+from stepseven.runtime.files import strays, swept
+from stepseven.store.artifacts import GRACE_S, Artifacts
+from stepseven.store.base import Reader, Store, Tx
 from stepseven.transitions import pruning
 from stepseven.transitions.pruning import Found, Shrink
 
 BITE_S = 0.004  # CASES Q05: no step waits noticeably; a commit to a disk takes about as long
-FILES = 50  # of the artifact folder, looked at between two pauses
-REST = 3.0  # so many times as long as a bite took, the store is everybody else's
-SLICE_S = 0.5  # of every two seconds that the daily round may take of a process at work
-EXIT_S = 0.03  # of it at the end of a process
+AT_ONCE = 25  # runs that are looked for by one statement
+REST = 3.0  # so many times as long as a bite took, the store and the processor are everybody else's
+FIRST_S = 10.0  # a process that is at work for so long does its share; a shorter one only what takes no time
+LOOK_S = 60.0  # how often it is asked whether a round is due
+EXIT_S = 0.03  # of it at the end of a short process
 JUMP_US = DAY_US // 24  # a wall clock that went so far astray is not believed
 
 
-@dataclass(slots=True)
 class Pruner:
-    """Shrinks runs. ``done`` counts."""
+    """Shrinks runs. ``done`` counts; ``skipped``: so many runs were too large for who had no time."""
 
-    store: Store
-    edge: Edge
-    artifacts: Artifacts
-    done: Pruned
+    def __init__(self, store: Store, edge: Edge, artifacts: Artifacts) -> None:
+        self.done = Pruned()
+        self.skipped = 0
+        self._store = store
+        self._edge = edge
+        self._artifacts = artifacts
 
-    def bites(self, before_us: int) -> Iterator[float]:
-        """Shrink every run that ended by *before_us* and may be; gives, again and again, how many seconds it just took."""
-        after: Found | None = None
-        while found := self._next(before_us, after):
-            began = time.perf_counter()
-            todo = self.store.read_now(partial(_plans, found=found))
-            while todo:
-                self._bite(todo, before_us)  # before the caller may stop: each time something is done
-                yield time.perf_counter() - began
-                began = time.perf_counter()
-            after = found[-1]
-        yield from self._files()
+    def bites(self, before_us: int, *, large: bool = True) -> Generator[float]:
+        """Shrink every run that ended by *before_us* and may be; gives, again and again, how many seconds it just took.
+
+        Args:
+            before_us: microseconds since 1970 UTC.
+            large: runs of more records than are read at once, too.
+        """
+        with closing(self._store.reader()) as reader:
+            yield from _timed(self._runs(reader, before_us, large=large))
+            yield from _timed(self._files(reader))
 
     def look(self, before_us: int, most: int | None = None) -> Pruned:
         """What ``bites`` would do, at most *most* runs of it. Changes nothing. Results shared with other runs count, too."""
-        seen, after = Pruned(), None
-        while (most is None or seen.runs < most) and (found := self._next(before_us, after)):
-            for run in found:
-                seen = _added(seen, self.store.read_now(partial(pruning.plan, run=run)))
-            after = found[-1]
+        seen = Pruned()
+        with closing(self._store.reader()) as reader:
+            for found in self._prunable(reader, before_us):
+                if most is not None and seen.runs >= most:
+                    break
+                if found is not None:
+                    seen = _added(seen, _looked_through(reader, found))
         return seen
 
-    def _next(self, before_us: int, after: Found | None) -> list[Found]:
-        return self.store.read_now(lambda tx: pruning.prunable(tx, before_us, after, pruning.AT_ONCE))
+    def _runs(self, reader: Reader, before_us: int, *, large: bool) -> Iterator[None]:
+        for found in self._prunable(reader, before_us):
+            if found is None:
+                yield
+                continue
+            plan = reader.read_now(partial(pruning.begin, run=found))
+            while more := reader.read_now(partial(pruning.look_on, s=plan)):
+                if not large:
+                    self.skipped += 1
+                    break
+                yield
+            if more:
+                continue
+            document = reader.read_now(partial(pruning.checkpoint, run=found))
+            yield
+            while not self._bite(plan, document, before_us):
+                yield
+            yield
 
-    def _bite(self, todo: list[tuple[Shrink, str]], before_us: int) -> None:
-        """One transaction: as many of the planned runs as fit. What it did is taken off *todo* when it is committed."""
-        now, stop = self.edge.now_us(), time.perf_counter() + BITE_S
+    def _prunable(self, reader: Reader, before_us: int) -> Iterator[Found | None]:
+        """Runs that may be shrunk; ``None`` after each statement."""
+        after: Found | None = None
+        while page := reader.read_now(partial(self._page, before_us=before_us, after=after)):
+            after = page[-1]
+            yield None
+            yield from (found for found in page if found.may)
+
+    def _page(self, tx: Tx, *, before_us: int, after: Found | None) -> list[Found]:
+        return pruning.prunable(tx, before_us, self._edge.now_us(), after, AT_ONCE)
+
+    def _bite(self, plan: Shrink, document: str, before_us: int) -> bool:
+        """One transaction: as much of the plan as fits. Whether that was all of it, or there is nothing to do any more."""
+        now, stop = self._edge.now_us(), time.perf_counter() + BITE_S
 
         def more() -> bool:
             return time.perf_counter() < stop
 
-        def unit(tx: Tx) -> tuple[int, list[Shrink]]:
-            over, shrunk = 0, []
-            for plan, document in todo:
-                end = pruning.shrink(tx, plan, document=document, before_us=before_us, now_us=now, more=more)
-                if end is False:
-                    break
-                over += 1
-                if end:
-                    shrunk.append(plan)
-                if not more():
-                    break
-            return over, shrunk
+        def unit(tx: Tx) -> bool | None:
+            return pruning.shrink(tx, plan, document=document, before_us=before_us, now_us=now, more=more)
 
-        over, shrunk = self.store.write_now(unit, durable=False)
-        del todo[:over]
-        for plan in shrunk:
-            self.done = _added(self.done, replace(plan, artifacts=plan.gone, artifact_size=plan.gone_size))
+        shrunk = self._store.write_now(unit, durable=False)
+        if shrunk:
+            self.done = _added(self.done, plan)
+            self.done = replace(
+                self.done, artifacts=self.done.artifacts - len(plan.large) + plan.gone,
+                bytes=self.done.bytes - sum(plan.large.values()) + plan.gone_size,
+            )  # fmt: skip
+        return shrunk is not False
 
-    def _files(self) -> Iterator[float]:
+    def _files(self, reader: Reader) -> Iterator[None]:
         """Remove the files of results that no record names any more, one at a time, and what dead processes left."""
-        began = time.perf_counter()
-        for size in swept(self.store, self.artifacts, grace_s=GRACE_S):
+        now_us = self._edge.now_us()
+        for size in swept(self._store, reader, self._artifacts, now_us=now_us, grace_s=GRACE_S):
             if size is not None:
                 self.done = replace(self.done, artifacts=self.done.artifacts + 1, bytes=self.done.bytes + size)
-            yield time.perf_counter() - began
-            began = time.perf_counter()
-        for _ in strays(self.store, self.artifacts):
-            yield time.perf_counter() - began
-            began = time.perf_counter()
+            yield
+        yield from strays(reader, self._artifacts)
 
 
-def _plans(tx: Tx, *, found: list[Found]) -> list[tuple[Shrink, str]]:
-    documents = pruning.checkpoints(tx, found)
-    return [(pruning.plan(tx, run), documents[run.id]) for run in found]
+def _looked_through(reader: Reader, found: Found) -> Shrink:
+    plan = reader.read_now(partial(pruning.begin, run=found))
+    while reader.read_now(partial(pruning.look_on, s=plan)):
+        pass
+    return plan
+
+
+def _timed(units: Iterator[None]) -> Iterator[float]:
+    """How long each of the units took."""
+    while True:
+        began = time.perf_counter()
+        try:
+            next(units)
+        except StopIteration:
+            return
+        yield time.perf_counter() - began
 
 
 def _added(done: Pruned, plan: Shrink) -> Pruned:
-    size = done.bytes + plan.size + plan.artifact_size
-    return Pruned(runs=done.runs + 1, records=done.records + plan.records, artifacts=done.artifacts + plan.artifacts, bytes=size)
-
-
-def swept(store: Store, artifacts: Artifacts, *, grace_s: float) -> Iterator[int | None]:
-    """Remove results that no record names: rows, then their files; gives the size of each, and ``None`` to pause.
-
-    A file is set aside, then its row is deleted if still nobody names it, and only then the file. Whoever dies in between
-    leaves a file that is set aside: with its row it is found here again, without it by ``strays``.
-    """
-    after = ""
-    while rows := store.read_now(partial(_page, after=after)):
-        after = rows[-1]["hash"]
-        yield None
-        for row in rows:
-            if not row["idle"]:
-                continue
-            where = row["location"]
-            if where is not None and not artifacts.set_aside(where, grace_s=grace_s):
-                continue
-            gone = store.write_now(partial(_drop, name=row["hash"]), durable=False)
-            if where is not None:
-                artifacts.remove(where) if gone else artifacts.put_back(where)
-            if gone:
-                yield row["size"]
-
-
-def _drop(tx: Tx, *, name: str) -> int:
-    return tx.run(tx.sql.drop_artifact, {"hash": name, "files": 1})
-
-
-def _page(tx: Tx, *, after: str) -> list[Row]:
-    return tx.all(tx.sql.artifact_page, {"after": after})
-
-
-def idle(store: Store) -> int:
-    """How many results no record names are still there."""
-    after, found = "", 0
-    while rows := store.read_now(partial(_page, after=after)):
-        after = rows[-1]["hash"]
-        found += sum(1 for row in rows if row["idle"])
-    return found
-
-
-def strays(store: Store, artifacts: Artifacts) -> Iterator[None]:
-    """Remove files that no row names, pausing now and then: of processes that died before they wrote it, or had deleted it.
-
-    In a folder that was chosen there may be other things: only what was set aside is certainly ours.
-    """
-    for n, (location, name, age_s) in enumerate(artifacts.strays()):
-        if n % FILES == FILES - 1:
-            yield
-        ours = location.endswith(ASIDE) or (artifacts.own and age_s > GRACE_S)
-        if ours and store.read_now(partial(_named, name=name)) is None:
-            artifacts.remove_stray(location)
-
-
-def _named(tx: Tx, *, name: str) -> Row | None:
-    return tx.one(tx.sql.artifact, {"hash": name})
+    return Pruned(
+        runs=done.runs + 1, records=done.records + plan.records, artifacts=done.artifacts + len(plan.large),
+        bytes=done.bytes + plan.size + sum(plan.large.values()),
+    )  # fmt: skip
 
 
 class Retention:
-    """The daily round: what ended long ago is shrunk by itself. Held by the worker, called from its heartbeat's thread."""
+    """The daily round: what ended long ago is shrunk by itself, in a thread of its own that the worker begins."""
 
     def __init__(self, store: Store, edge: Edge, artifacts: Artifacts, keep_us: int | None) -> None:
-        self._pruner = Pruner(store, edge, artifacts, Pruned())
         self._store = store
         self._edge = edge
+        self._artifacts = artifacts
         self._keep_us = keep_us
-        self._bites: Iterator[float] | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._one = threading.Lock()  # held by whoever prunes: one at a time, and closing waits for the bite under way
         self._looked: float | None = None
         self._apart_us = self._wall_against_steady()
 
-    def tick(self, wait: Callable[[float], bool], *, most_s: float = SLICE_S) -> None:
-        """A slice of the round, if one is due: at most *most_s* seconds. *wait* rests, and says whether to stop.
+    def begin(self) -> None:
+        """Start the thread, once. Nothing is done before the process has been at work for a while."""
+        if self._thread is None and self._keep_us is not None and not self._stop.is_set():
+            self._thread = threading.Thread(target=self._loop, name="stepseven_keep", daemon=True)
+            self._thread.start()
 
-        Never raises: a store that is away is tried again another day.
-        """
-        if self._keep_us is None:
+    def stop(self) -> None:
+        """Begin no bite any more, and wait for the one under way. Idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._one:
             return
-        stop = time.perf_counter() + most_s
-        try:
-            if self._bites is None and not self._due():
-                return
-            if self._bites is None:
-                self._bites = self._pruner.bites(self._edge.now_us() - self._keep_us)
-            for took in self._bites:
-                if wait(min(took * REST, most_s)) or time.perf_counter() > stop:
-                    return
-            self._bites = None
-            now = self._edge.now_us()
-            self._store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": now}), durable=False)
-        except (StoreUnavailable, OSError):
-            self._bites = None
+
+    def by_hand(self, before_us: int) -> Pruned:
+        """Shrink what ended by *before_us* now; stopped meanwhile, what was done so far."""
+        pruner = Pruner(self._store, self._edge, self._artifacts)
+        with self._one, closing(pruner.bites(before_us)) as bites:
+            while not self._stop.is_set() and (took := next(bites, None)) is not None:
+                self._stop.wait(took)  # the store is somebody else's for as long
+        return pruner.done
+
+    def round(self) -> Pruner | None:
+        """A whole round, if one is due, until it is stopped; ``None``: it is not.
+
+        Never raises: a store that is away is tried again another time.
+        """
+        return self._round(lambda took: self._stop.wait(took * REST))
 
     def at_exit(self) -> None:
-        """The last slice of a process that worked: so short that nobody notices."""
-        self.tick(lambda _: False, most_s=EXIT_S)
+        """What a short process does when it ends: small runs, in so little time that nobody notices."""
+        if self._thread is None or self._looked is None:  # else it was at work long enough to do its share
+            over = time.perf_counter() + EXIT_S
+            self._round(lambda _: time.perf_counter() > over, large=False)
+
+    def _loop(self) -> None:
+        wait = FIRST_S
+        while not self._stop.wait(wait):
+            with self._one:
+                if not self._stop.is_set():
+                    self.round()
+            wait = LOOK_S
+
+    def _round(self, stop: Callable[[float], bool], *, large: bool = True) -> Pruner | None:
+        if self._keep_us is None:
+            return None
+        pruner = Pruner(self._store, self._edge, self._artifacts)
+        try:
+            if not self._due():
+                return None
+            with closing(pruner.bites(self._edge.now_us() - self._keep_us, large=large)) as bites:
+                if any(stop(took) for took in bites):
+                    return pruner
+            if not pruner.skipped:
+                now = self._edge.now_us()
+                self._store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": now}), durable=False)
+        except (StoreUnavailable, OSError):
+            return pruner
+        return pruner
 
     def _due(self) -> bool:
         """Whether a day has passed since any process came to the end of a round, by a clock that can be believed."""
-        steady = self._edge.since_boot()
-        if self._looked is not None and steady - self._looked < ROUND_US / 1e6 / 24:
-            return False
-        self._looked = steady
+        self._looked = self._edge.since_boot()
         if abs(self._wall_against_steady() - self._apart_us) > JUMP_US:
             return False  # by such a clock everything would be old
-        since = self._edge.now_us() - ROUND_US
-        return self._store.read_now(lambda tx: tx.one(tx.sql.prune_due, {"since_us": since})) is not None
+        now = self._edge.now_us()
+        span = {"since_us": now - ROUND_US, "ahead_us": now + JUMP_US}
+        return self._store.read_now(lambda tx: tx.one(tx.sql.prune_due, span)) is not None
 
     def _wall_against_steady(self) -> int:
         return self._edge.now_us() - round(self._edge.since_boot() * 1e6)
@@ -230,4 +245,4 @@ def keep_us() -> int | None:
     return retention_us(os.environ.get("STEPSEVEN_RETENTION"))
 
 
-__all__ = ["VARIABLE", "Pruner", "Retention", "idle", "keep_us", "strays", "swept"]
+__all__ = ["VARIABLE", "Pruner", "Retention", "keep_us"]

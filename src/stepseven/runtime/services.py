@@ -22,10 +22,10 @@ SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for 
 
 
 class Housekeeping(Protocol):
-    """What is done in small slices while a worker is at work."""
+    """What is done beside the work while a worker is at work, in a thread of its own: no beat waits for it."""
 
-    def tick(self, wait: Callable[[float], bool]) -> None:
-        """A slice. *wait* rests for so many seconds, and says whether to stop. Never raises."""
+    def begin(self) -> None:
+        """The worker is at work: start, unless it is started. Returns at once, and may be called at every beat."""
         ...
 
 
@@ -43,7 +43,7 @@ class Worker:
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int], None] | None = None
-        self.housekeeping: Housekeeping | None = None  # done between two beats
+        self.housekeeping: Housekeeping | None = None  # begun with the first beat
         self._seen: dict[str, tuple[int, float]] = {}  # other workers: their last beat, and since when it is the last
         self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
@@ -77,7 +77,7 @@ class Worker:
         while not self._stop.wait(BEAT_S):
             self.beat()
             if self.housekeeping is not None:
-                self.housekeeping.tick(self._stop.wait)
+                self.housekeeping.begin()
 
     @property
     def beating(self) -> bool:

@@ -219,6 +219,9 @@ async def failed(  # noqa: PLR0913 - what is known of a try
     Raises:
         Refused: a person refused what the step's code proposed. That is its end, and no failure.
     """
+    if isinstance(refusing.only(error), refusing.Misplaced):  # the write step's code has to hear of it, and nobody else
+        await _interrupted(ex, call, begun, attempt)
+        raise error
     await refusing.let_out(ex, call, error, attempt, started_us, begun)
     verdict = verdict_of(ex, call, error)
     row = attempt_row(ex, call, verdict, attempt, started_us, approach, error)

@@ -136,7 +136,7 @@ def _made_of(future: Any) -> Collection[Any]:
     if children is not None:
         return children
     shields = (c for c, _ in getattr(future, "_callbacks", None) or () if getattr(c, "__qualname__", "") == _SHIELD)
-    return [cell.cell_contents for callback in shields for cell in callback.__closure__ or () if asyncio.isfuture(cell.cell_contents)]
+    return [held for c in shields for cell in c.__closure__ or () if asyncio.isfuture(held := cell.cell_contents)]
 
 
 class Lull:

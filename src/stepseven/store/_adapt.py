@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import typing
 from collections.abc import Callable
 from inspect import Parameter
@@ -11,11 +9,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from stepseven.errors import NotRecordable
-
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_DIGITS = {"max_digits": "maxDigits", "decimal_places": "decimalPlaces"}
-_BYTES = {"min_length": "minBytes", "max_length": "maxBytes"}
-_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 
 # The type checkers take NewType for a statement; here it only keeps pydantic from refusing ``config`` for a class.
 _renamed: Callable[[str, Any], Any] = typing.NewType
@@ -90,58 +83,14 @@ def _build(annotation: Any) -> Adapter:
         load=lambda text: read(text, by_alias=False, by_name=True),
         load_given=lambda text: read(text, by_alias=True, by_name=True),
         check=adapter.validator.validate_python,
-        schema=lambda: adapter.json_schema(by_alias=False, schema_generator=_schema_generator()),
+        schema=lambda: _schema(adapter),
     )
 
 
-@functools.cache
-def _schema_generator() -> Any:
-    """Pydantic's own, with what a person's answer is checked by and the standard has no word for (``transitions/forms.py``)."""
-    from pydantic.json_schema import GenerateJsonSchema
+def _schema(adapter: Any) -> Any:
+    from stepseven.store._schema import Exact  # only questions need it, and it takes its time
 
-    class Exact(GenerateJsonSchema):
-        def decimal_schema(self, schema: Any) -> Any:
-            made = super().decimal_schema(schema)
-            forms = made.get("anyOf", [made])
-            number: dict[str, Any] = next((f for f in forms if f.get("type") == "number"), {})
-            rules = {name: number[name] for name in _BOUNDS if name in number}
-            rules |= {name: schema[key] for key, name in _DIGITS.items() if schema.get(key) is not None}
-            for form in forms:
-                form.pop("pattern", None)  # of the number's sign and digits: the format says the same, readably
-                form.update(rules, format="decimal")
-            return made
-
-        def bytes_schema(self, schema: Any) -> Any:
-            form = {"base64": "base64url", "hex": "hex"}.get(self._config.config_dict.get("val_json_bytes", ""), "binary")
-            # The standard's lengths are those of the text.
-            lengths = {name: schema[key] for key, name in _BYTES.items() if schema.get(key) is not None}
-            return {"type": "string", "format": form, **lengths}
-
-        def str_schema(self, schema: Any) -> Any:
-            made, config = super().str_schema(schema), self._config.config_dict
-            if schema.get("strip_whitespace", config.get("str_strip_whitespace")):
-                made["strip"] = True
-            return {**made, **_pattern(schema.get("pattern"), schema.get("regex_engine", config.get("regex_engine")))}
-
-        def date_schema(self, schema: Any) -> Any:
-            return self._dated(super().date_schema(schema), schema)
-
-        def datetime_schema(self, schema: Any) -> Any:
-            made = self._dated(super().datetime_schema(schema), schema)
-            return {**made, "timezone": schema["tz_constraint"]} if schema.get("tz_constraint") in ("aware", "naive") else made
-
-        def _dated(self, made: Any, schema: Any) -> Any:
-            return made if schema.get("strict", self._config.config_dict.get("strict")) else {**made, "lax": True}
-
-    return Exact
-
-
-def _pattern(pattern: Any, engine: Any) -> dict[str, str]:
-    """A pattern of Python's dialect, with its flags; nothing, if it is of the dialect pydantic takes by itself."""
-    if isinstance(pattern, re.Pattern):
-        flags = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag)
-        pattern, engine = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern, "python-re"
-    return {"pattern": pattern, "patternBy": engine} if pattern is not None and engine == "python-re" else {}
+    return adapter.json_schema(by_alias=False, schema_generator=Exact)
 
 
 def _modern(annotation: Any) -> Any:

@@ -41,7 +41,28 @@ def explain(url: str, path: str, error: sqlite3.Error | UnicodeDecodeError, *, o
         why = _FULL  # growing the shared memory or making a file fails with another code than growing the file
     elif opening and _code(error) == sqlite3.SQLITE_ERROR:
         why = "its format is not one this SQLite can read: it is damaged, or a newer SQLite wrote it"
+    elif _code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        why = _unwritable(path) or why
     return StoreUnavailable(url, why)
+
+
+def _unwritable(path: str) -> str | None:
+    """Which of the files that make up a database this user may not write to; ``None``: it is none of them.
+
+    SQLite gives a shared memory that it makes the rights of the file: looked at once while it was read-only, the file has a
+    read-only companion, which is in the way after the file itself has become writable again.
+    """
+    companions = [Path(f"{path}{end}") for end in ("-shm", "-wal")]
+    if Path(path).exists() and not os.access(path, os.W_OK):
+        return f"{path} is read-only: make it writable for this user"
+    for file in companions:
+        if file.exists() and not os.access(file, os.W_OK):
+            instead = ", or delete it while no program has the store open" if file.name.endswith("-shm") else ""
+            return f"{file} beside it is read-only: make it writable for this user{instead}"
+    folder = Path(path).absolute().parent
+    if not os.access(folder, os.W_OK):
+        return f"the folder {folder} is read-only, and SQLite needs to make files in it: copy the store elsewhere to look at it"
+    return None
 
 
 def _is_full(path: str) -> bool:

@@ -159,7 +159,7 @@ def _written(path: Path, text: str) -> None:
     for left in reversed(range(_AGAIN)):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
-        with part.open("w", encoding="utf-8", newline="") as file:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

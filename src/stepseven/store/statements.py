@@ -562,7 +562,8 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
         "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may} {d.hold_row}",
         "keep_document": f"UPDATE {s}run SET document = :document WHERE no = :run_no AND document IS NULL",
         "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact,
-                coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size
+                coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size,
+                CASE WHEN coalesce(t.result, t.args, t.inputs, t.artifact, t.facts) IS NULL THEN 1 ELSE 0 END AS bare
             FROM {s}step AS t LEFT JOIN {s}artifact AS a ON a.hash = t.artifact
             WHERE t.id BETWEEN :low AND :high ORDER BY t.id LIMIT :limit""",
         "prune_tries": f"""SELECT branch, name, key, n, outcome, started_us,
@@ -574,7 +575,8 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
                     (SELECT a.body FROM {s}artifact AS a WHERE a.hash = step.artifact)), 1, 120)),
                 result = NULL, args = NULL, inputs = NULL, artifact = NULL, facts = NULL WHERE id = :id""",
         # What a parent's record of its child's end would say, where there is none and never will be.
-        "insert_kin": f"""INSERT INTO {s}step (id, branch, name, key, generation, state, summary, usd, tokens, started_us, ended_us)
+        "insert_kin": f"""INSERT INTO {s}step (id, branch, name, key, generation, state, summary, usd, tokens, started_us,
+                ended_us)
             SELECT coalesce((SELECT max(id) FROM {s}step WHERE id BETWEEN :low AND :high), :low) + 1, '', 'run.start', r.id, 1,
                 'done', r.id, :usd, :tokens, r.created_us, r.created_us FROM {s}run AS r WHERE r.no = :child_no""",
         "add_spend": f"""UPDATE {s}step SET usd = coalesce(usd, 0) + :usd, tokens = coalesce(tokens, 0) + :tokens

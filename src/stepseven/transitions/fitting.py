@@ -39,7 +39,7 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
         worst = best_match(_validator()(schema).iter_errors(value))
     except Unresolvable:  # a schema of another program's: nothing is fetched to read it
         return None
-    return None if worst is None else free_text(_sentence(worst), 300)
+    return None if worst is None else free_text(_sentence(worst).replace("\n", "\\n").replace("\r", "\\r"), 300)
 
 
 @cache

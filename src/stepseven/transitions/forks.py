@@ -17,9 +17,13 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
 
     Raises:
         UnknownRun: there is no such run.
-        ValueError: it has no record of *from_step*, or was pruned.
+        ValueError: it has no record of *from_step*, or was pruned, or was forgotten with its client.
     """
     run = known(tx, run_id)
+    client = tx.one(tx.sql.client, {"id": run["client_id"]})
+    forgotten_us = None if client is None else client["forgotten_us"]
+    if run["pruned_us"] is not None and forgotten_us is not None and run["created_us"] <= forgotten_us:
+        raise ValueError(f"run {run_id} was forgotten with its client: nothing can go on from it; start a new run")
     if run["pruned_us"] is not None or run["shrunk"]:
         raise ValueError(f"run {run_id} was pruned: its results are gone, so nothing can go on from them; start a new run")
     rows = tx.all(tx.sql.steps, steps_range(run["no"]))

@@ -1,6 +1,6 @@
 """Whether a text or a number has the form a JSON schema names: read by the very readers the run uses (pydantic's).
 
-Besides the standard's keywords there are those our schemas carry (``store/_adapt.py``): ``maxDigits`` and ``decimalPlaces`` of a
+Besides the standard's keywords there are those our schemas carry (``store/_schema.py``): ``maxDigits`` and ``decimalPlaces`` of a
 decimal number, ``minBytes`` and ``maxBytes``, ``timezone`` ("aware" or "naive"), ``strip`` (spaces around a text do not count),
 ``patternBy`` ("python-re") and ``lax`` (dates are read as pydantic does outside strict mode).
 """

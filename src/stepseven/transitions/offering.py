@@ -59,8 +59,9 @@ def tell_anew(tx: Tx, run_no: int) -> None:
     run = tx.one(tx.sql.run_by_no, {"no": run_no})
     at = None if run is None else asker(tx, run)
     standing = None if at is None else _standing(tx, at["no"])
-    if at is not None and standing is not None:
-        tx.run(tx.sql.retell_question, {"id": standing["id"], **_told(_draft(tx, at, _left(tx, at)))})
+    left = None if at is None or standing is None else _left(tx, at)
+    if at is not None and standing is not None and left is not None and left.can():
+        tx.run(tx.sql.retell_question, {"id": standing["id"], **_told(_draft(tx, at, left))})
 
 
 def tell_kin(tx: Tx, run: Row) -> None:

@@ -92,7 +92,7 @@ def look_on(tx: Tx, s: Shrink) -> bool:
         _see_try(s, row)
     if len(page) == PAGE:
         return True
-    s.slim = list(s.kept.values())
+    s.slim = [row for row in s.kept.values() if not row["bare"]]
     s.records = len(s.steps) + len(s.tries)
     return False
 

@@ -257,7 +257,8 @@ def _tell_parent(tx: Tx, run_no: int, status: RunStatus, now_us: int) -> None:
         failure = json.dumps({"step": None, "kind": FailureKind.FATAL.value, "reason": told})
         failed = stopping is RunStatus.FAILING
         ended = RunStatus.FAILED if failed else RunStatus.CANCELLED
-        end(tx, _nobodys(parent), Ending(status=ended, failure=parent["failure"] or (failure if failed else None), reason=told), now_us)
+        known = parent["failure"] or (failure if failed else None)
+        end(tx, _nobodys(parent), Ending(status=ended, failure=known, reason=told), now_us)
 
 
 def _open_claims(tx: Tx, run: Row) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ class Artifact:
     size: int
     body: str | None
     location: str | None
+    again: Callable[[], object] | None = None  # writes the file anew
 
 
 def append(
@@ -36,15 +38,23 @@ def append(
     Raises:
         Superseded: the run is no longer ours; nothing was written.
     """
-    if artifact is not None:
-        tx.run(
-            tx.sql.insert_artifact,
-            {"hash": artifact.hash, "size": artifact.size, "body": artifact.body, "location": artifact.location, "now": now_us},
-        )
     if tx.run(*record.insert(tx.sql, hold.values())) != 1 and not _is_mine(tx, hold, record):
         raise lost(tx, hold)
+    if artifact is not None:  # after the fence: nothing is written for a record that is refused
+        _keep(tx, artifact, now_us)
     if begun is not None:
         tx.run(tx.sql.drop_attempt, begun)
+
+
+def _keep(tx: Tx, artifact: Artifact, now_us: int) -> None:
+    """Bring the row of a result up to date. Whoever removes a file removes its row first, so from here on both stay."""
+    row = {"hash": artifact.hash, "size": artifact.size, "body": artifact.body, "location": artifact.location, "now": now_us}
+    if artifact.location is not None:
+        if tx.run(tx.sql.keep_artifact, {"hash": artifact.hash, "size": artifact.size}):
+            return
+        if artifact.again is not None:  # somebody has just removed the same content, when nobody named it
+            artifact.again()
+    tx.run(tx.sql.insert_artifact, row)
 
 
 def _is_mine(tx: Tx, hold: Hold, record: Record) -> bool:
