@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from stepseven import Fixable, Layer, Run, step, workflow
 from stepseven.cli import _code
+from stepseven.runtime.facts import lasting_us
 from stepseven.store import _trouble
 from tests.cli.test_client import Here, here
 
@@ -331,3 +333,127 @@ def _seen(what) -> None:
             return
         time.sleep(0.01)
     pytest.fail("it did not come to this")
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_that_is_blank_is_seen(here):
+    """A fact whose value is an empty text is a line with its name, and says that it is empty."""
+    assert "· k  (empty)" in here("client", "set", "acme", "k=").out
+    assert "· k  (empty)" in here("client", "acme").out
+    assert "1  (empty)" in here("client", "acme", "--history", "k").out
+
+
+def test_what_is_no_json_is_text(here):
+    """``NaN`` and a number that nobody can read are kept as they were typed."""
+    here("client", "set", "acme", "y=NaN", f"n={'9' * 5000}", f"deep={'[' * 5000}")
+    facts = {fact["key"]: fact["value"] for fact in here("client", "acme", "--json").json["facts"]}
+    assert facts == {"y": "NaN", "n": "9" * 5000, "deep": "[" * 5000}
+
+
+@pytest.mark.parametrize(
+    "given, code, told",
+    [
+        (["acme", 'k={"a": 1, "a": 2}'], 2, "value of k has a twice in one object: keep one"),
+        (["acme", 'k=[{"b": {"a": 1, "a": 2}}]'], 2, "value of k has a twice in one object: keep one"),
+        (["c\udcff", "k=1"], 1, "is not UTF-8 text"),
+        (["acme", "k=sk-ant-api03-" + "A1b2" * 20], 1, "it is not kept here, and nothing was changed"),
+        (["acme", "k=1", "--valid", "99999999d"], 1, "is over 100 years: leave it out"),
+        (["acme", "k=1", "--valid", "9" * 5000 + "d"], 1, "is over 100 years: leave it out"),
+        (["acme", "k=1", "--valid", "0d"], 1, "say how long the fact holds"),
+    ],
+)
+def test_what_is_said_wrongly_is_one_sentence_for_an_operator(here, given, code, told):
+    """What cannot be a fact is refused in words for whoever typed it, and nothing is kept."""
+    here("client", "set", "acme", "before=1")
+    ran = here("client", "set", *given)
+    assert (ran.code, told in " ".join(ran.err.split())) == (code, True), ran.err
+    assert "codec" not in ran.err
+    assert "Secret(" not in ran.err
+    assert [fact["key"] for fact in here("client", "acme", "--json").json["facts"]] == ["before"]
+
+
+def test_an_answer_that_is_a_credential_is_refused_for_an_operator(here, layer):
+    """Whoever answers with a credential is told that it is not kept, not how to write a step."""
+    layer.run_blocking(stumble_free(), client="acme", run_id="r1")
+    (question,) = asked(layer)
+    ran = here("answer", question, "sk-ant-api03-" + "A1b2" * 20)
+    assert (ran.code, "it is not kept here" in " ".join(ran.err.split())) == (1, True), ran.err
+    assert "Secret(" not in ran.err
+    assert asked(layer) == [question]
+
+
+@pytest.mark.parametrize("valid", ["99999999d", "36526d", "5300w"])
+def test_for_good_is_said_by_leaving_it_out(valid):
+    """Wherever a fact is said to hold for a time, over 100 years is refused."""
+    with pytest.raises(ValueError, match="over 100 years"):
+        lasting_us(valid)
+    assert lasting_us("36525d") == 36525 * 86_400_000_000
+
+
+def test_a_page_does_not_break_on_what_is_stored(here):
+    """A fact that was said to hold for 270,000 years by an earlier version is shown."""
+    here("client", "set", "acme", "k=1", "--valid", "90d")
+    with sqlite3.connect(here.folder / "stepseven.db") as file:
+        file.execute("UPDATE fact SET valid_until_us = 8640000000000000000")
+    for words in (["client", "acme"], ["client", "acme", "--history", "k"]):
+        ran = here(*words)
+        assert (ran.code, "holds for ever" in ran.out) == (0, True), ran.err
+
+
+# -- imports ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("f.csv", "client,vat\nac/me,1\n", "line 2, column client: "),
+        ("f.csv", f"client,vat,{'n' * 300}\nacme,1,2\n", "line 1, column 3: "),
+        ("f.json", '{"ac/me": {"vat": 1}}', "client ac/me: "),
+        ("f.json", f'{{"acme": {{"vat": {"9" * 5000}}}}}', "a number in it has too many digits"),
+        ("f.csv", f"client,vat\nacme,{'x' * (17 << 20)}\n", "line 2, column vat: "),
+        ("noext", "client,vat\nacme,1\n", "neither .csv nor .json"),
+        ("x.txt", "client,vat\nacme,1\n", "neither .csv nor .json"),
+    ],
+)
+def test_a_bad_file_is_told_where_it_is_bad(here, name, text, told):
+    """The place that is named is the one to mend: the client's column, the line of the names."""
+    (here.folder / name).write_text(text, "utf-8")
+    ran = here("client", "import", name)
+    assert (ran.code, told in " ".join(ran.err.split())) == (1, True), ran.err[:500]
+    assert "broke off" not in ran.err
+
+
+def test_a_large_cell_is_as_good_as_a_large_text(here):
+    """A CSV takes as large a value as JSON does."""
+    (here.folder / "f.csv").write_text(f"client,note\nacme,{'x' * 500_000}\n", "utf-8")
+    assert here("client", "import", "f.csv").code == 0
+    assert here("client", "acme", "--json").json["facts"][0]["value"] == "x" * 500_000
+
+
+# -- forgotten --------------------------------------------------------------------------------------------------------
+
+
+@step
+async def stumble_number(n: int) -> int:
+    return n
+
+
+@workflow
+async def stumble_known(run: Run) -> int:
+    return await stumble_number(7)
+
+
+def test_who_was_forgotten_is_shown_so(here, layer):
+    """After a client was forgotten its page says when and by whom, its run shows no results, and a fork says why not."""
+    layer.run_blocking(stumble_known(), client="acme", run_id="r1")
+    here("client", "forget", "acme", "--yes", "--by", "ann", "--reason", "contract ended")
+    page = " ".join(here("client", "acme").out.split())
+    assert re.search(r"Forgotten on \d{4}-\d\d-\d\d by ann \(contract ended\): nothing is known any more\.", page)
+    run = here("show", "r1").out
+    assert "✓ stumble_number" in run
+    assert "null" not in run
+    assert "was forgotten with its client" in " ".join(here("fork", "r1", "--from-step", "stumble_number").err.split())
+    here("client", "set", "acme", "k=1")
+    assert "what is here came since" in " ".join(here("client", "acme").out.split())

@@ -529,6 +529,7 @@ async def family(run: Run) -> str:
     return "?"
 
 
+@pytest.mark.timeout(180)
 def test_a_death_anywhere_changes_nothing_about_a_no_in_a_child(tmp_path: Path) -> None:
     """Killed before every write and resumed, also between "it is ending" and its end: the parent is told the same."""
 

@@ -423,7 +423,7 @@ async def test_the_record_belongs_to_the_workflow():
             return str(error)
 
     async with testing.layer() as layer:
-        assert "inside a step" in (await layer.run(peeking(), client="acme")).result()
+        assert "in a step's code" in (await layer.run(peeking(), client="acme")).result()
         assert "reads no client record" in (await layer.run(without(), client="acme")).result()
 
 

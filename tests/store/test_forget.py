@@ -356,7 +356,7 @@ async def reads_catalogue(run: Run) -> int:
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-async def test_a_file_has_its_row_first(tmp_path: Path, chosen: bool) -> None:  # noqa: FBT001
+async def test_a_file_has_its_row_first(tmp_path: Path, chosen: bool) -> None:
     """Whoever dies between a large result's file and its record leaves a file that the next forget finds, in any folder."""
     options: dict[str, Any] = {"artifacts": tmp_path / "elsewhere"} if chosen else {}
     async with testing.layer(url(tmp_path), **options) as layer:
@@ -374,7 +374,7 @@ async def test_a_file_that_was_only_announced_is_waited_for(tmp_path: Path, monk
     async with testing.layer(url(tmp_path)) as layer:
         layer.client("acme").set("a", 1)
         kept, text = layer.services.artifacts, planted("acme", "huge") * 5000
-        files.announce(layer.store, layer.services.edge, content_hash(text), f"ab/{content_hash(text)}")
+        files.announce(layer.store, layer.services.edge, content_hash(text), f"{content_hash(text)[:2]}/{content_hash(text)}")
         monkeypatch.setattr(files, "PATIENCE_S", 0.0)
         assert layer.client("acme").forget(by="ann").files_missing == 1
         monkeypatch.setattr(files, "PATIENCE_S", 5.0)
@@ -382,7 +382,7 @@ async def test_a_file_that_was_only_announced_is_waited_for(tmp_path: Path, monk
         done = layer.client("acme").forget(by="ann")
         assert (done.artifacts, done.files_missing) == (1, 0)
         assert found(tmp_path, "acme") == []
-        files.announce(layer.store, layer.services.edge, content_hash(text), f"ab/{content_hash(text)}")
+        files.announce(layer.store, layer.services.edge, content_hash(text), f"{content_hash(text)[:2]}/{content_hash(text)}")
         layer.clock.advance(3600)
         assert layer.client("acme").forget(by="ann").files_missing == 0
 
@@ -465,3 +465,25 @@ async def test_an_unknown_client_is_not_exported() -> None:
     async with testing.layer() as made:
         with pytest.raises(UnknownClient):
             made.client("nobody").export()
+
+
+async def test_an_export_has_what_a_person_edited_and_the_document_of_a_pruned_run(tmp_path: Path) -> None:
+    """Approved arguments are plain JSON like the others; a run that was pruned is told by its checkpoint."""
+    async with testing.layer(url(tmp_path)) as made:
+        for run_id in ("a", "b"):
+            await made.run(reads_catalogue(), client="acme", run_id=run_id)
+            await made.answer_next("yes", by="ann")
+            await made.resume(run_id)
+        want = await made.checkpoint("a")
+        await made.prune(older_than=0)
+        pruned, whole = made.client("acme").export()["runs"]
+        want["artifacts"]["catalogue"]["ref"] = None
+        assert (pruned["document"], whole["document"]) == (want, None)
+        columns = (
+            "scope, scope_id, name, key, generation, claim_id, tries, owner, state, inputs, inputs_approved, run_no, branch, step"
+        )
+        row = "'run', 'b', 'send', 'k', 1, 'c_1', 1, 'w', 'done', '', '{\"text\":\"edited\"}', 2, '', 'send'"
+        statement = f"INSERT INTO effect ({columns}, fence, client_id, claimed_us, gate_until_us) VALUES ({row}, 1, 'acme', 1, 1)"
+        made.store.write_now(lambda tx: tx.connection.execute(statement), durable=True)  # type: ignore[attr-defined]
+        [effect] = made.client("acme").export()["runs"][1]["effects"]
+        assert effect["inputs_approved"] == {"text": "edited"}

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import sqlite3
+import threading
 import time
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +300,9 @@ async def test_two_who_prune_at_once_count_nothing_twice(tmp_path: Path, monkeyp
         plan, document = todos[0]
 
         def half(tx: Any) -> bool | None:
-            return pruning.shrink(tx, plan, document=document, before_us=before_us, now_us=before_us, more=lambda: next(pieces, False))
+            return pruning.shrink(
+                tx, plan, document=document, before_us=before_us, now_us=before_us, more=lambda: next(pieces, False)
+            )
 
         assert layer.store.write_now(half, durable=True) is False
         for p, todo in zip(reversed(both), reversed(todos), strict=True):  # the other one does the rest, then the first goes on
@@ -512,7 +516,7 @@ async def test_a_large_run_that_is_pruned_makes_no_beat_late_and_stalls_nobody(
             await asyncio.sleep(0.01)
             stall = max(stall, time.perf_counter() - began)
         assert layer.services.worker.may_act()
-    gaps = [b - a for a, b in zip(beats, beats[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(beats)]
     assert len(gaps) > 3
     assert max(gaps) < 2.0  # a lease is ten times as long
     assert stall < 0.5
@@ -530,6 +534,27 @@ async def test_closing_in_the_middle_of_a_prune_waits_for_one_bite(tmp_path: Pat
     assert await work == Pruned()
     async with Layer(url(tmp_path)) as layer:
         assert (await layer.prune(older_than=0)).runs == 1
+
+
+@pytest.mark.timeout(120)
+async def test_closing_breaks_off_what_takes_long_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of a large run is one statement of seconds: closing does not wait for its end, and nothing is half done."""
+    many(tmp_path, 2)
+    large(tmp_path, 1, 30_000)
+    reading = threading.Event()
+    real = pruning.checkpoint
+
+    def watched(tx: Any, run: pruning.Found) -> str:
+        reading.set()
+        return real(tx, run)
+
+    monkeypatch.setattr(pruning, "checkpoint", watched)
+    layer = Layer(url(tmp_path))
+    work = asyncio.create_task(layer.prune(older_than=0))
+    await asyncio.to_thread(reading.wait)
+    await layer.aclose()
+    assert await work == Pruned()
+    assert rows(tmp_path, "SELECT document FROM run WHERE no = 1") == [{"document": None}]  # it never came to its end
 
 
 # -- families, days -----------------------------------------------------------------------------------------------------------
@@ -562,7 +587,7 @@ async def over(run: Run) -> int:
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-async def test_what_a_child_has_cost_stays_with_its_parent(tmp_path: Path, forgotten: bool) -> None:  # noqa: FBT001
+async def test_what_a_child_has_cost_stays_with_its_parent(tmp_path: Path, forgotten: bool) -> None:
     """A parent that was cancelled before its child's end was recorded tells the same money after a prune or a forget."""
     async with testing.layer(url(tmp_path)) as layer:
         await layer.run(parent(), client="acme", run_id="p")
@@ -709,10 +734,13 @@ async def test_a_clock_that_jumps_prunes_nothing(tmp_path: Path) -> None:
     assert pruned(tmp_path) == 0
 
 
-async def test_a_short_process_leaves_large_runs_to_one_that_lives_longer(tmp_path: Path) -> None:
+async def test_a_short_process_leaves_large_runs_to_one_that_lives_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At its end it shrinks small runs only, for 30 ms; a large one stays whole, and the round is not noted as done."""
     many(tmp_path, 4)
     large(tmp_path, 2, 3 * pruning.PAGE)
+    monkeypatch.setattr("stepseven.runtime.retention.EXIT_S", 10.0)
     async with testing.layer(url(tmp_path)) as layer:
         kept(layer).at_exit()
         assert rows(tmp_path, "SELECT no FROM run WHERE pruned_us IS NULL ORDER BY no") == [{"no": 2}, {"no": 4}]
@@ -738,9 +766,10 @@ def large(path: Path, no: int, count: int) -> None:
     connection.close()
 
 
-async def test_a_layer_that_worked_prunes_by_itself(tmp_path: Path) -> None:
+async def test_a_layer_that_worked_prunes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that executed a run does a short slice when it ends; one that only looked changes nothing."""
     many(tmp_path, 30)
+    monkeypatch.setattr("stepseven.runtime.retention.EXIT_S", 10.0)  # however slow the machine is
     async with Layer(url(tmp_path)) as layer:
         await layer.runs()
     assert pruned(tmp_path) == 0

@@ -65,10 +65,11 @@ def lasting_us(valid: str | None) -> int | None:
     if valid is None:
         return None
     found = _FOR.fullmatch(str(valid).strip())
-    if found is None or not found[1].strip("0"):
-        raise ValueError(f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h', or leave it out: for good")
     # Nobody means a number with so many digits; Python would not even read one of 5,000.
-    lasting = int(found[1]) * _UNIT_US[found[2]] if len(found[1]) <= _DIGITS else _LONGEST_US + 1
+    many = found is not None and len(found[1]) > _DIGITS
+    lasting = 0 if found is None else _LONGEST_US + 1 if many else int(found[1]) * _UNIT_US[found[2]]
+    if not lasting:
+        raise ValueError(f"valid={valid!r}: say how long the fact holds, such as '90d' or '12h', or leave it out: for good")
     if lasting > _LONGEST_US:
         raise ValueError(f"valid={say.clip(valid, chars=40)!r} is over 100 years: leave it out for what holds for good")
     return lasting

@@ -27,6 +27,8 @@ from stepseven.transitions.pruning import Found, Shrink
 BITE_S = 0.004  # CASES Q05: no step waits noticeably; a commit to a disk takes about as long
 AT_ONCE = 25  # runs that are looked for by one statement
 REST = 3.0  # so many times as long as a bite took, the store and the processor are everybody else's
+MOST_S = 1.0  # but no longer: one long statement that only reads holds nobody up
+LET_GO_S = 0.02  # how long a bite is waited for before what it reads is broken off
 FIRST_S = 10.0  # a process that is at work for so long does its share; a shorter one only what takes no time
 LOOK_S = 60.0  # how often it is asked whether a round is due
 EXIT_S = 0.03  # of it at the end of a short process
@@ -42,6 +44,12 @@ class Pruner:
         self._store = store
         self._edge = edge
         self._artifacts = artifacts
+        self._reader: Reader | None = None
+
+    def interrupt(self) -> None:
+        """Break off what is just being read: the checkpoint of a run of many records takes seconds."""
+        if self._reader is not None:
+            self._reader.interrupt()
 
     def bites(self, before_us: int, *, large: bool = True) -> Generator[float]:
         """Shrink every run that ended by *before_us* and may be; gives, again and again, how many seconds it just took.
@@ -50,7 +58,8 @@ class Pruner:
             before_us: microseconds since 1970 UTC.
             large: runs of more records than are read at once, too.
         """
-        with closing(self._store.reader()) as reader:
+        with closing(self._store.reader()) as self._reader:
+            reader = self._reader
             yield from _timed(self._runs(reader, before_us, large=large))
             yield from _timed(self._files(reader))
 
@@ -158,6 +167,7 @@ class Retention:
         self._artifacts = artifacts
         self._keep_us = keep_us
         self._thread: threading.Thread | None = None
+        self._pruner: Pruner | None = None  # the one at work
         self._stop = threading.Event()
         self._one = threading.Lock()  # held by whoever prunes: one at a time, and closing waits for the bite under way
         self._looked: float | None = None
@@ -172,17 +182,24 @@ class Retention:
     def stop(self) -> None:
         """Begin no bite any more, and wait for the one under way. Idempotent."""
         self._stop.set()
+        while not self._one.acquire(timeout=LET_GO_S):
+            if self._pruner is not None:
+                self._pruner.interrupt()
+        self._one.release()
         if self._thread is not None:
             self._thread.join()
-        with self._one:
-            return
 
     def by_hand(self, before_us: int) -> Pruned:
         """Shrink what ended by *before_us* now; stopped meanwhile, what was done so far."""
-        pruner = Pruner(self._store, self._edge, self._artifacts)
-        with self._one, closing(pruner.bites(before_us)) as bites:
-            while not self._stop.is_set() and (took := next(bites, None)) is not None:
-                self._stop.wait(took)  # the store is somebody else's for as long
+        with self._one:
+            pruner = self._pruner = Pruner(self._store, self._edge, self._artifacts)
+            try:
+                with closing(pruner.bites(before_us)) as bites:
+                    while not self._stop.is_set() and (took := next(bites, None)) is not None:
+                        self._stop.wait(min(took, MOST_S))  # the store is somebody else's for as long
+            except StoreUnavailable:
+                if not self._stop.is_set():  # else it was broken off
+                    raise
         return pruner.done
 
     def round(self) -> Pruner | None:
@@ -190,7 +207,7 @@ class Retention:
 
         Never raises: a store that is away is tried again another time.
         """
-        return self._round(lambda took: self._stop.wait(took * REST))
+        return self._round(lambda took: self._stop.wait(min(took * REST, MOST_S)))
 
     def at_exit(self) -> None:
         """What a short process does when it ends: small runs, in so little time that nobody notices."""
@@ -209,7 +226,7 @@ class Retention:
     def _round(self, stop: Callable[[float], bool], *, large: bool = True) -> Pruner | None:
         if self._keep_us is None:
             return None
-        pruner = Pruner(self._store, self._edge, self._artifacts)
+        pruner = self._pruner = Pruner(self._store, self._edge, self._artifacts)
         try:
             if not self._due():
                 return None

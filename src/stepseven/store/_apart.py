@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from stepseven.store._trouble import explain
@@ -35,6 +36,12 @@ class Apart:
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+    def interrupt(self) -> None:
+        """Break off the statement under way."""
+        if self._connection is not None:
+            with suppress(sqlite3.ProgrammingError):  # it is closed
+                self._connection.interrupt()
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

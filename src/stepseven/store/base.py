@@ -38,6 +38,10 @@ class Reader(Protocol):
         """Run *unit* on a consistent snapshot."""
         ...
 
+    def interrupt(self) -> None:
+        """Break off what another thread is just reading here: that raises ``StoreUnavailable``. Nothing is read: no effect."""
+        ...
+
     def close(self) -> None:
         """Give it back. Idempotent."""
         ...

@@ -285,6 +285,16 @@ class StoreConformance(ABC):
         rows = store.read_now(lambda tx: tx.all(tx.sql.steps, steps_range(hold.run_no)))
         assert [(row["usd"], row["tokens"], row["started_us"]) for row in rows] == [(big, -1, big)]
 
+    def test_a_reader_of_its_own_sees_what_is_committed(self, store: Store) -> None:
+        """Whoever reads for long has a reader that nobody waits for; interrupted or closed twice it hurts nobody."""
+        reader = store.reader()
+        hold_run(store)
+        reader.interrupt()
+        assert reader.read_now(lambda tx: tx.one(tx.sql.run_by_id, {"id": "r1"})) is not None
+        reader.close()
+        reader.close()
+        assert store.read_now(lambda tx: tx.one(tx.sql.run_by_id, {"id": "r1"})) is not None
+
     def test_closing_is_final_and_may_be_repeated(self, store: Store) -> None:
         """A closed store says that it is closed, in every entry; closing it again does nothing."""
         hold = hold_run(store)

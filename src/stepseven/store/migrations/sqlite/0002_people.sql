@@ -5,6 +5,7 @@
 -- * `run.pruned_us`: when an ended run was shrunk to its summaries, decisions and receipts.
 -- * `run.document`: the checkpoint as it was when the run was pruned; the view answers with it, because the rows it was made
 --   from are gone. `store.pruned_us`: when the daily round of pruning last came to its end.
+-- * `artifact`: a file's row is written before the file, with size 0; the record that names it says its size.
 -- * `client.note`: who paused the client and why. `client.forgotten_us`: when all that was known of it was deleted.
 -- * `effect.undo_module`: where the code is that can take it back (NULL: nothing can); kept with the claim, because a run may
 --   be ended by somebody who has no code. `effect.undo_no`: the run that takes it back; `effect.undone_us`: when it had.
