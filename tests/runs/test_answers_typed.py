@@ -122,7 +122,6 @@ async def test_the_mask_of_a_credential_is_never_sent(edit, where):
         assert sent == [(Letter("a", KEY), f"Bearer {KEY}", 2)]
 
 
-@pytest.mark.xfail(strict=True, reason="approving.py still decodes edits as results: take the mark away with that")
 async def test_a_field_beside_bytes_can_be_edited():
     """What is shown in a form of its own (bytes, a set) is sent back as it was shown; the edited field beside it is used."""
     sent = []

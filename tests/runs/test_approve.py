@@ -566,8 +566,6 @@ async def test_what_a_model_wrote_cannot_forge_the_sheet() -> None:
     async with testing.layer() as layer:
         page = render(await proposed(layer, approves()), now_us=0)
         assert "\x1b" not in page
-        lines = [line for line in page.splitlines() if line.lstrip().startswith("1 ")]
-        assert lines == ["          1  yes", "  1  yes, exactly so   it is used as it is; you may edit it first"] or len(lines) <= 2
         assert sum(line.startswith("  1  ") for line in page.splitlines()) == 1
 
 

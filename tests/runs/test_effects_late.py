@@ -22,7 +22,7 @@ async def test_a_timed_out_thread_may_not_pass_the_gate() -> None:
     with outside() as world:
         go, told = threading.Event(), threading.Event()
 
-        @step(effect="write", key="n", timeout=0.1)
+        @step(effect="write", key="n", timeout=1.0)  # the probe has as long
         def pay(n: str) -> int:
             if attempt().number == 1:
                 go.wait(10)

@@ -144,7 +144,7 @@ REFUSED = [
     (Order, {"lines": [{**LINE, "code": "abcdef"}]}, "lines[0].code: 'abcdef' must have at most 5 characters"),
     (Order, {"lines": [{**LINE, "code": "A1"}]}, "lines[0].code: 'A1' does not have the form ^[a-z]+$"),
     (Order, {"lines": [], "kind": "odd"}, "kind: 'odd' is not one of 'new' or 'old'"),
-    (Order, {"lines": [], "notes": "x"}, "notes is not expected here"),
+    (Order, {"lines": [], "notes": "x"}, "notes is not expected here; there is lines, kind, plan and note"),
 ]
 
 
@@ -306,4 +306,17 @@ def test_a_number_is_taken_now_if_and_only_if_the_run_takes_it(number, of):
 
 def test_a_sentence_is_one_line():
     """Whatever stands in it."""
-    assert mismatch(schema(Order), {"lines": [], "a\nb": 1}) == "a\\nb is not expected here"
+    assert mismatch(schema(Order), {"lines": [], "a\nb": 1}) == "a\\nb is not expected here; there is lines, kind, plan and note"
+
+
+@pytest.mark.parametrize(
+    "kind, value, why",
+    [
+        (Person, {"name": "ann", "age": 3, "agee": 4}, "agee is not expected here; there is name and age"),
+        (Line, {"amount": 1, "day": "2026-01-02", "cod": "x"}, "cod is not expected here; there is amount, day and code"),
+        (list[Person], [{"name": "ann", "age": 3, "x": 1}], "[0]: x is not expected here; there is name and age"),
+    ],
+)
+def test_a_field_too_many_is_refused(kind: Any, value: Any, why: str) -> None:
+    """A mistyped optional field would be dropped without a word: it is named, with those there are."""
+    assert mismatch(Typed(kind, where="a").json_schema() or {}, value) == why

@@ -23,6 +23,7 @@ MOST = 3  # of what is alike: items of a map, reasons of failures
 MOST_STEPS = 20
 _INTERNAL = ("run.", "client.")
 _INDENT = "      "
+_APPROVED = "approved by "  # begins why an irreversible step was done
 _ASIDES = {"unknown": ", not known whether it was done", "deferred": ", put off", "interrupted": ", broke off"}
 
 
@@ -242,11 +243,12 @@ def _reason(t: Row) -> str:
 def _again(group: Group, columns: int, most: int) -> Iterator[Text]:
     """Why records ran again, or who gave the value; what was taken back since."""
     told = [str(r["why"]) for r in group.records.values() if r["why"] and r["state"] != "failed"]
-    notes = Counter(why for why in told if group.of is None or not why.startswith("approved by "))  # of many: one question each
+    notes = Counter(why for why in told if group.of is None or not why.startswith(_APPROVED))  # of many: one question each
     for note, n in notes.most_common(most):
         again = f"{note} ({say.times(n)})" if n > 1 else note
+        sign = "next" if note.startswith(_APPROVED) else "again"  # it was decided; nothing ran again
         for i, line in enumerate(_wrapped(again, columns - 2, _INDENT)):
-            yield Text.assemble(_INDENT[:-2], mark("again") if i == 0 else " ", " ", line.strip())
+            yield Text.assemble(_INDENT[:-2], mark(sign) if i == 0 else " ", " ", line.strip())
     undone = sum(r["undone_us"] is not None for r in group.receipts)
     if undone:
         of = f" ({undone} of {len(group.receipts)})" if undone < len(group.receipts) else ""

@@ -289,6 +289,8 @@ def _stand(setting: Setting, client: str, change: Callable[[Layer], None]) -> No
     out().print(wrapped(f"{say.who(client)} is active. {waiting}.{' Those that are ready go on with:' if ready else ''}"))
     for run in ready:
         out().print(f"  {command('resume', run['run_id'], *_code.hint(), *setting.also)}")
+    if ready and (meaning := _code.explained()) is not None:
+        out().print(wrapped(meaning))
 
 
 #: the commands of the group; whatever else stands there first is a client's id

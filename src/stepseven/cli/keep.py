@@ -111,7 +111,7 @@ def _confirm(setting: Setting, client: str, known: dict[str, Any]) -> None:
         Refused: there is nobody to ask, or they typed something else.
     """
     again = command("client", "forget", client, "--yes", *setting.also)
-    if setting.as_json or not sys.stdin.isatty():
+    if setting.as_json or sys.stdin is None or not sys.stdin.isatty():
         raise Refused(f"nothing was deleted: this cannot be taken back, so say it with --yes: `{again}`")
     runs = known["runs"]
     facts = sum(len(versions) for versions in known["facts"].values())

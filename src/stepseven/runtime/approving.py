@@ -15,8 +15,9 @@ from stepseven.decide import escalate
 from stepseven.errors import NotRecordable, Refused
 from stepseven.model import EffectKind, QuestionKind
 from stepseven.runtime import asking, choices, trouble
+from stepseven.runtime.arguments import argument_schema, decode_argument
 from stepseven.runtime.binding import Spread, parameter_types
-from stepseven.store.codec import Typed, canonical, digest, free_text, from_canonical, guard
+from stepseven.store.codec import canonical, digest, free_text, from_canonical, guard
 from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.state import choice_of
 
@@ -158,14 +159,14 @@ def _approved(call: Call, row: Row) -> Approved:
     bound = dict(call.bound)
     for name, value in edits.items():
         try:
-            bound[name] = Typed(hints.get(name, Any), where=name).decode(json.dumps(value, ensure_ascii=False))
+            bound[name] = decode_argument(hints.get(name, Any), value, name)
         except NotRecordable as misfit:
             raise _Misfit(f"the edited value does not fit: {misfit}") from misfit
     if isinstance(call.bound, Spread):
         bound = _spread(call, bound)
     if call.step.key_paths is not None and _text(call, bound) != _text(call, call.bound):
         raise _Misfit("the edit changes what the effect is named by (its key)")
-    texts = {**call.texts, **{name: canonical(value, name) for name, value in edits.items()}}
+    texts = {**call.texts, **{name: canonical(bound[name], name) for name in edits}}
     shown = "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
     return Approved(shown, bound, f"approved by {by}, who changed {', '.join(sorted(edits))}", edited=True)
 
@@ -195,7 +196,7 @@ async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
         seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
     hints = parameter_types(call.step.fn)
-    properties = {name: Typed(hints.get(name, Any), where=name).json_schema() or {} for name in arguments}
+    properties = {name: argument_schema(hints.get(name, Any)) or {} for name in arguments}
     paths = call.step.key_paths.paths if call.step.key_paths is not None else ()
     draft.context["approve"] = {
         "of": "step", "inputs": arguments, "fixed": [".".join(path) for path in paths],
@@ -259,7 +260,7 @@ class Proposal:
     def schema(self) -> dict[str, Any] | None:
         """What an edited value has to look like, where its type says so."""
         told_by_value = self.about is None or isinstance(self.about, _BUILT)
-        return None if told_by_value else Typed(type(self.about), where="about").json_schema()
+        return None if told_by_value else argument_schema(type(self.about))
 
 
 async def approve(ex: Execution, here: Place, key: str, p: Proposal) -> Any:
@@ -333,7 +334,7 @@ def like(value: Any, edited: Any, where: str) -> Any:
         return made if isinstance(value, list) else tuple(made)
     if value is None or isinstance(value, _BUILT):
         return from_canonical(json.dumps(edited, ensure_ascii=False))
-    return Typed(type(value), where=where).decode(json.dumps(edited, ensure_ascii=False))
+    return decode_argument(type(value), edited, where)
 
 
 __all__ = ["Approved", "Proposal", "approve", "like", "needed", "propose", "standing"]

@@ -60,6 +60,8 @@ def _unwritable(path: str) -> str | None:
             instead = ", or delete it while no program has the store open" if file.name.endswith("-shm") else ""
             return f"{file} beside it is read-only: make it writable for this user{instead}"
     folder = Path(path).absolute().parent
+    if not os.access(folder, os.W_OK) and not Path(path).exists():
+        return f"the folder {folder} is read-only: make it writable for this user, or name a store elsewhere"
     if not os.access(folder, os.W_OK):
         return f"the folder {folder} is read-only, and SQLite needs to make files in it: copy the store elsewhere to look at it"
     return None

@@ -56,6 +56,7 @@ def _validator() -> Any:
     rules = {name: _rule(name, fits) for name, fits in _TEXT_RULES.items()}
     for name in forms.DECIMAL_RULES:
         rules[name] = _decimal_rule(name, Draft202012Validator.VALIDATORS.get(name))
+    rules["properties"] = _closed(Draft202012Validator.VALIDATORS["properties"])
     made: Any = extend(Draft202012Validator, validators=rules, type_checker=types)  # type: ignore[no-untyped-call]  # its stub is incomplete
     registry: Any = Registry()
     return lambda schema: made(schema, registry=registry)
@@ -79,6 +80,19 @@ def _rule(name: str, fits: Callable[[Any, str, Mapping[str, Any]], bool]) -> Any
             yield ValidationError(name)
 
     return check
+
+
+def _closed(standard: Any) -> Any:
+    """Fields that the type does not have are refused: it would drop them, and with them what a person meant."""
+    from jsonschema.exceptions import ValidationError
+
+    def rule(validator: Any, fields: Any, value: Any, schema: Any) -> Any:
+        yield from standard(validator, fields, value, schema)
+        open_ended = "additionalProperties" in schema or "patternProperties" in schema
+        if isinstance(value, Mapping) and not open_ended and set(value) - set(fields):
+            yield ValidationError("a field too many", validator="additionalProperties", validator_value=False)
+
+    return rule
 
 
 def _decimal_rule(name: str, standard: Any) -> Any:
@@ -128,7 +142,8 @@ def _why(error: Any) -> str:  # the library's own types leave open whether an er
         return _are([n for n in want if n not in value], "missing")
     if rule == "additionalProperties":
         known = error.schema.get("properties", {}) if isinstance(error.schema, Mapping) else {}
-        return _are([n for n in value if n not in known], "not expected here")
+        told = _are([n for n in value if n not in known], "not expected here")
+        return f"{told}; there is {_listed(list(known), 'and')}" if known else told
     if rule in ("anyOf", "oneOf"):
         return _of_several(error, shown)
     if rule == "format":
