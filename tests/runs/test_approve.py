@@ -528,8 +528,11 @@ class Offer(BaseModel):
         (Offer(price=1, words="x"), {"price": 2, "words": "y"}, Offer(price=2, words="y")),
         ([1, 2], [], []),
         ([Letter("1", "a")], [{"no": "1", "body": "b"}, {"no": "2", "body": "c"}], [Letter("1", "b"), Letter("2", "c")]),
-        ({"when": datetime(2026, 1, 2, tzinfo=UTC), "n": 1}, {"when": "2026-03-04T00:00:00Z", "n": 2},
-         {"when": datetime(2026, 3, 4, tzinfo=UTC), "n": 2}),
+        (
+            {"when": datetime(2026, 1, 2, tzinfo=UTC), "n": 1},
+            {"when": "2026-03-04T00:00:00Z", "n": 2},
+            {"when": datetime(2026, 3, 4, tzinfo=UTC), "n": 2},
+        ),
         ((1, "a"), [2, "b"], (2, "b")),
         ({1, 2}, {"$set": [3]}, {3}),
         (b"x", {"$bytes": "eQ=="}, b"y"),

@@ -785,3 +785,15 @@ async def test_a_layer_of_tests_never_prunes_by_itself(tmp_path: Path) -> None:
         await layer.run(small(n=1), client="acme", run_id="mine")
         layer.clock.advance(timedelta(days=4000))
     assert pruned(tmp_path) == 0
+
+
+async def test_a_run_that_never_ends_keeps_only_what_it_starts_from(tmp_path: Path) -> None:
+    """A run that waits for ever keeps the one before it whole, not everything that was done before."""
+    async with testing.layer(url(tmp_path)) as layer:
+        for run_id in ("oldest", "older", "waits", "last"):
+            await layer.run(renewal(quarter=run_id), client="acme", run_id=run_id)
+            if run_id != "waits":
+                await layer.answer((await layer.questions(run_id=run_id))[0].id, "yes", by="ann")
+                await layer.resume(run_id)
+        assert (await layer.prune(older_than=0)).runs == 1
+    assert rows(tmp_path, "SELECT id FROM run WHERE pruned_us IS NOT NULL") == [{"id": "oldest"}]

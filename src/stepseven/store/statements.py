@@ -551,7 +551,9 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
              EXISTS (SELECT 1 FROM {s}run AS n WHERE n.client_id = r.client_id AND n.workflow = r.workflow AND n.no > r.no
                  AND n.status = 'done' AND n.root_no IS NULL AND n.parent_no IS NULL)
              AND NOT EXISTS (SELECT 1 FROM {s}run AS u WHERE u.client_id = r.client_id AND u.workflow = r.workflow
-                 AND u.no > r.no AND u.ended_us IS NULL)))"""
+                 AND u.no > r.no AND u.ended_us IS NULL
+                 AND NOT EXISTS (SELECT 1 FROM {s}run AS b WHERE b.client_id = r.client_id AND b.workflow = r.workflow
+                     AND b.no > r.no AND b.no < u.no AND b.status = 'done' AND b.root_no IS NULL AND b.parent_no IS NULL))))"""
     theirs = f"(SELECT no FROM {s}run WHERE client_id = :client_id)"
     return {
         # A page of those that may be looked at, whether they may be shrunk or not: so no page takes long.

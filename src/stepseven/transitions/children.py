@@ -122,7 +122,9 @@ def failure_of(row: Row) -> dict[str, str]:
     if row["status"] == RunStatus.CANCELLED and told.get("refused"):
         kind = REFUSED
     reason = told.get("reason") or row["reason"] or "no reason was kept"
-    return {"status": row["status"], "kind": kind, "reason": f"run {row['id']} {_verb(row)}: {reason}"}
+    if not reason.startswith("run "):  # else it tells of the run below in which it began
+        reason = f"run {row['id']} {_verb(row)}: {reason}"
+    return {"status": row["status"], "kind": kind, "reason": reason}
 
 
 def _verb(row: Row) -> str:
