@@ -120,7 +120,7 @@ def hint() -> tuple[str, ...]:
 
 def explained() -> str | None:
     """What the placeholder in such a command stands for; ``None`` where there is none."""
-    return "MODULE is the module you ran, such as renewals of `stepseven run renewals:renewal`." if hint() else None
+    return "MODULE is the module you ran (`stepseven run MODULE:…`)." if hint() else None
 
 
 def unknown(error: UnknownWorkflow, looked_in: list[str]) -> Refused:
