@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from stepseven.errors import readable
 from stepseven.model import Decision, FactChange, Previous
 
 _SHORT = 160  # characters of an item at first; the rest of it comes after everything else was told
@@ -232,7 +233,7 @@ def _decision(decision: Decision) -> str:
 
 def _decided(text: str, answer: Any, by: str | None, note: str | None = None) -> str:
     who = f" ({by})" if by else ""
-    return f"{_clipped(_first_line(text), _SHORT // 2)} -> {_plain(answer)}{who}{f', note: {note}' if note else ''}"
+    return f"{_clipped(_first_line(text), _SHORT // 2)} -> {_plain(readable(answer))}{who}{f', note: {note}' if note else ''}"
 
 
 def _items(document: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
