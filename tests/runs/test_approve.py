@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, PrivateAttr
 
 from stepseven import Fixable, InvalidAnswer, Layer, NoRun, Refused, Run, StepFailed, attempt, step, testing, workflow
 from stepseven.decide.escalate import render
@@ -958,3 +959,100 @@ async def test_a_mistyped_word_is_no_answer(value: Any, why: str) -> None:
         with pytest.raises(InvalidAnswer, match=why):
             await layer.answer(question.id, value, by="ann")
         assert len(await layer.questions()) == 1
+
+
+# -- what an edit may be ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("about, edit", [(100, "90 EUR"), (100, None), (1.5, "z"), (True, "no"), ("text", 7), (100, 99.5)])
+async def test_an_edited_value_keeps_its_type(about: Any, edit: Any) -> None:
+    """A number stays a number, a yes a yes: another type is refused when the answer is given."""
+
+    @workflow
+    async def approves(run: Run) -> Any:
+        return await run.approve("Charge?", about=about)
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, approves())
+        with pytest.raises(InvalidAnswer):
+            await layer.answer(question.id, {"choice": "approve", "inputs": edit}, by="ann")
+
+
+@pytest.mark.parametrize("about, edit", [({"amount": 5}, {"amount": "many"}), ({"a": 1}, "str"), ([1, 2], {"x": 1}), ({1}, [1])])
+async def test_an_edit_of_another_shape_is_asked_about_again(about: Any, edit: Any) -> None:
+    """What no schema tells of a container is found when the run reads it: it is not used, and asked about again."""
+
+    @workflow
+    async def approves(run: Run) -> Any:
+        return [await run.approve("So?", about=about)] != [edit]
+
+    async with testing.layer() as layer:
+        question = await proposed(layer, approves())
+        await layer.answer(question.id, {"choice": "approve", "inputs": edit}, by="ann")
+        (again,) = (await layer.resume("r")).questions
+        assert "does not fit" in again.text
+        await layer.answer(again.id, "approve", by="ann")
+        assert (await layer.resume("r")).result() is True
+
+
+class Doc(BaseModel):
+    """Recordable, and not to be copied: it holds a lock."""
+
+    body: str
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+
+async def test_what_cannot_be_copied_is_made_anew() -> None:
+    """A model that holds a lock is an argument and a value like any other."""
+
+    @step(effect="irreversible", key="to")
+    async def send(to: str, doc: Doc) -> str:
+        sent.append(doc.body)
+        return doc.body
+
+    @workflow
+    async def sends(run: Run) -> str:
+        doc = await run.approve("So?", about=Doc(body="a"))
+        return await send("ben", doc)
+
+    async with testing.layer() as layer:
+        await proposed(layer, sends())
+        await layer.answer_next("approve", by="ann")
+        await layer.resume("r")
+        await layer.answer_next("approve", by="ann")
+        assert (await layer.resume("r")).result() == "a"
+        assert sent == ["a"]
+
+
+async def test_a_conflict_tells_what_was_approved() -> None:
+    """Another run was faster with the words as proposed, and the reviewer here had changed them: that is what differs."""
+    invites = _inviting()
+    async with testing.layer() as layer:
+        first, second = await proposed(layer, invites(words="x"), "r1"), await proposed(layer, invites(words="x"), "r2")
+        await layer.answer(first.id, "approve", by="ann")
+        await layer.answer(second.id, {"choice": "approve", "inputs": {"words": "edited"}}, by="bob")
+        await layer.resume("r1")
+        (clash,) = (await layer.resume("r2")).questions
+        assert clash.context["facts"] == {"words": {"then": "x", "now": "edited"}}
+
+
+async def test_a_deed_by_hand_ends_other_proposals() -> None:
+    """What a person did by hand for one run is no longer proposed by another."""
+
+    @step(effect="irreversible", key="quarter", scope="client")
+    async def invite(quarter: str) -> str:
+        sent.append(quarter)
+        raise Busy(403)
+
+    @workflow
+    async def invites(run: Run) -> str:
+        return await invite("Q3")
+
+    async with testing.layer() as layer:
+        first, second = await proposed(layer, invites(), "r1"), await proposed(layer, invites(), "r2")
+        await layer.answer(first.id, "approve", by="ann")
+        (failed,) = (await layer.resume("r1")).questions
+        await layer.answer(failed.id, {"choice": "by_hand", "receipt": "paper"}, by="ann")
+        await layer.resume("r1")
+        assert {q.id: q.status for q in await layer.questions(status=None)}[second.id] == "withdrawn"
+        assert (await layer.resume("r2")).result() == "paper"

@@ -19,6 +19,7 @@ from stepseven import (
     Limits,
     Outcome,
     Question,
+    Refused,
     Run,
     StepFailed,
     StoreUnavailable,
@@ -1009,3 +1010,35 @@ def test_a_process_that_dies_anywhere_finds_the_same_children(tmp_path: Path, ap
 async def writes(run: Run, quarter: str) -> str:
     """A child that writes."""
     return await post(quarter)
+
+
+async def test_a_no_in_a_child_stands_when_the_parent_is_tried_again(place: Place):
+    """Refused in a child, caught, and the parent breaks off in its own code: "again" does not ask a second time."""
+    broken = [True]
+
+    @step(effect="irreversible", key="to")
+    async def send(to: str) -> str:
+        return to
+
+    @workflow
+    async def sender(run: Run) -> str:
+        return await send("ben")
+
+    @workflow
+    async def parent(run: Run) -> str:
+        try:
+            return await run.start(sender())
+        except Refused as no:
+            if broken:
+                raise KeyError("oops") from no
+            return no.reason
+
+    async with place.layer() as layer:
+        question = one(await layer.run(parent(), client="acme", run_id="p"))
+        await layer.answer(question.id, "refuse", by="ann")
+        body = one(await layer.resume("p"))
+        broken.clear()
+        await layer.answer(body.id, "again", by="ann")
+        outcome = await layer.resume("p")
+        assert outcome.questions == ()
+        assert outcome.result().endswith("refused by ann")

@@ -320,3 +320,34 @@ def test_a_sentence_is_one_line():
 def test_a_field_too_many_is_refused(kind: Any, value: Any, why: str) -> None:
     """A mistyped optional field would be dropped without a word: it is named, with those there are."""
     assert mismatch(Typed(kind, where="a").json_schema() or {}, value) == why
+
+
+@pytest.mark.parametrize("value, fits", [(19.99, True), (4.35, True), (0.07, True), (19.995, False), (3, True)])
+def test_a_multiple_of_a_float_is_as_the_run_sees_it(value: float, fits: bool) -> None:
+    """Cents: what the type takes is taken, although floats have no hundredths."""
+    cents = Typed(Annotated[float, Field(multiple_of=0.01)], where="a")
+    assert (mismatch(cents.json_schema() or {}, value) is None) is fits
+    try:
+        cents.validate_python(value)
+        taken = True
+    except NotRecordable:
+        taken = False
+    assert taken is fits
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    n: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    n: int
+
+
+@pytest.mark.parametrize("value, why", [([{"kind": "cat", "n": "x"}], "[0].n"), ([{"kind": "cow", "n": 1}], "[0]")])
+def test_a_form_that_names_itself_is_meant(value: Any, why: str) -> None:
+    """Of forms that a field tells apart the one it names was meant: the sentence is about what is wrong in that one."""
+    told = mismatch(Typed(list[Annotated[Cat | Dog, Field(discriminator="kind")]], where="a").json_schema() or {}, value) or ""
+    assert told.startswith(why)
+    assert "'cat' is not 'dog'" not in told

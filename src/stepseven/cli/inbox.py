@@ -282,9 +282,10 @@ def _approval(row: Row, choice: str, *, set_: list[str], edit: bool) -> Any:
     shown: Any = told.get("inputs")
     for text in set_:
         name, sign, value = text.partition("=")
-        if not sign or not isinstance(shown, dict) or name not in shown:
-            known = f"one of {', '.join(shown)}" if isinstance(shown, dict) else "use --edit: it is one value"
-            raise Usage(f"--set {text}: say NAME=VALUE, where NAME is {known}")
+        if not isinstance(shown, dict):
+            raise Usage(f"--set {text}: what is proposed is one value without names: change it with --edit")
+        if not sign or name not in shown:
+            raise Usage(f"--set {text}: say NAME=VALUE, where NAME is one of {', '.join(shown)}")
         changes[name] = _fitting(schema.get("properties", {}).get(name, {}), value, shown[name])
     if edit:
         changes = _edited({**shown, **changes} if isinstance(shown, dict) else shown)

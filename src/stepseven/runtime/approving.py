@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stepseven.runtime.place import Place
     from stepseven.store.base import Row
 
-_BUILT = (dict, list, tuple, set, frozenset, bytes, bool, int, float)  # their edits are told by the value, not by a schema
+_BUILT = (dict, list, tuple, set, frozenset, bytes)  # their edits are told by the value, not by a schema
 VALUE = "run.approve"  # names the questions of ``run.approve``
 
 
@@ -259,7 +259,7 @@ class Proposal:
 
     def schema(self) -> dict[str, Any] | None:
         """What an edited value has to look like, where its type says so."""
-        told_by_value = self.about is None or isinstance(self.about, _BUILT)
+        told_by_value = self.about is None or type(self.about) in _BUILT
         return None if told_by_value else argument_schema(type(self.about))
 
 
@@ -326,14 +326,25 @@ def like(value: Any, edited: Any, where: str) -> Any:
     Raises:
         NotRecordable: it does not fit; names the place.
     """
-    if isinstance(value, dict) and isinstance(edited, dict) and not any(name.startswith("$") for name in edited):
+    if value is None:
+        return from_canonical(json.dumps(edited, ensure_ascii=False))
+    if type(value) is dict:
+        if not isinstance(edited, dict):
+            raise NotRecordable(where, "it has to be an object, as it was")
         return {name: like(value[name], each, f"{where}.{name}") if name in value else each for name, each in edited.items()}
-    if isinstance(value, list | tuple) and isinstance(edited, list):
+    if type(value) in (list, tuple):
+        if not isinstance(edited, list):
+            raise NotRecordable(where, "it has to be a list, as it was")
         models = value or (None,)
         made = [like(models[min(i, len(models) - 1)], each, f"{where}[{i}]") for i, each in enumerate(edited)]
-        return made if isinstance(value, list) else tuple(made)
-    if value is None or isinstance(value, _BUILT):
-        return from_canonical(json.dumps(edited, ensure_ascii=False))
+        return made if type(value) is list else tuple(made)
+    if type(value) in _BUILT:
+        back = from_canonical(json.dumps(edited, ensure_ascii=False))
+        if not isinstance(back, type(value)):
+            raise NotRecordable(where, "it has to be of the type it was")
+        return back
+    if type(value) in (int, float) and type(edited) in (int, float):
+        return edited
     return decode_argument(type(value), edited, where)
 
 

@@ -14,8 +14,9 @@ from zlib import crc32
 
 from pydantic_core import from_json, to_json
 
-from stepseven.errors import KeyRequired, NotRecordable, SecretFound, Superseded, TooLarge
+from stepseven.errors import KeyRequired, SecretFound, Superseded, TooLarge
 from stepseven.model import EffectKind, Secret
+from stepseven.runtime.arguments import decode_argument
 from stepseven.runtime.binding import Spread
 from stepseven.runtime.declared import Step
 from stepseven.runtime.place import Place
@@ -228,7 +229,7 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
     recorded = step.parameters.recorded(bound)
     texts = {name: text_of(value, name) for name, value in recorded.items()}
     inputs_text, masked = whole(texts), False
-    exact_text = inputs_text
+    exact, exact_text = texts, inputs_text
     if len(inputs_text) > MAX_RESULT:
         raise TooLarge(f"{step.name}: its arguments", len(inputs_text), MAX_RESULT)
     if find_secret(inputs_text) is not None:
@@ -236,7 +237,7 @@ def identify(step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: d
         inputs_text = whole(texts)
     inputs = digest(inputs_text)
     if o.effect is not EffectKind.READ:
-        bound = _kept(step, bound, texts)
+        bound = _kept(step, bound, exact)
         key = _key_text(step, step.key_paths, bound, masked=masked) if step.key_paths is not None else _once(step, here, inputs)
     elif o.match == "order":
         key = f"#{here.number(step.name)}"
@@ -262,11 +263,20 @@ def _kept(step: Step[Any, Any], bound: dict[str, Any], texts: dict[str, str]) ->
         return bound
     values = dict(bound)
     for name in changing:
-        try:
-            values[name] = copy.deepcopy(bound[name])
-        except Exception as error:
-            raise NotRecordable(name, f"it cannot be copied ({type(error).__name__}: {error})") from error
+        values[name] = as_now(bound[name], texts[name], name)
     return step.parameters.rebind(values) if isinstance(bound, Spread) else values
+
+
+def as_now(value: Any, text: str, name: str) -> Any:
+    """A copy of a value; where it cannot be copied (it holds a lock, a connection), one made anew from its canonical *text*.
+
+    Raises:
+        NotRecordable: neither; the path begins with *name*.
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - whatever its parts raise
+        return decode_argument(type(value), json.loads(text), name)
 
 
 def _key_text(step: Step[Any, Any], paths: KeyPaths, bound: dict[str, Any], *, masked: bool) -> str:

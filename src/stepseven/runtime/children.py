@@ -110,6 +110,8 @@ def _standing(ex: Execution, name: tuple[str, str, str], call: Started) -> Recor
         return None
     if record.state != "failed":
         return record if ex.result_text(record) is not None else None
+    if record.why == REFUSED:  # a person said no: trying the workflow again asks nobody again
+        return record
     tried_again = any(_again(row) and row["asked_seq"] >= record.seq for row in _about_body(ex))
     return None if tried_again else record
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.model import EffectState, QuestionKind
-from stepseven.runtime import asking, doubt, reading, remembering, sending, writing
+from stepseven.runtime import approving, asking, doubt, reading, remembering, sending, writing
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
 from stepseven.transitions.effects import REFUSED_RESULT, Claim
@@ -99,11 +99,17 @@ async def _asked(ex: Execution, call: Call, held: Claim, first: dict[str, Any] |
     if row is None:
         draft = escalate.conflict(
             asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
-            now=json.loads(call.arguments()), receipt=receipt, reason=reason,
+            now=json.loads(_wanted(ex, call)), receipt=receipt, reason=reason,
         )  # fmt: skip
         draft.context["generation"] = held.generation
         row = await asking.store(ex, QuestionKind.CONFLICT, _key(call, held), draft, branch=call.branch, step=call.key[1])
     return await _answered(ex, call, row)
+
+
+def _wanted(ex: Execution, call: Call) -> str:
+    """What would be done now, as JSON: with what a person changed, where it is approved."""
+    approved = approving.standing(ex, call) if approving.needed(call) else None
+    return call.arguments() if approved is None else approved.arguments
 
 
 async def _answered(ex: Execution, call: Call, row: Row) -> Row | None:
@@ -150,7 +156,7 @@ async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
         first = await ex.store.read(lambda tx: _first_arguments(tx, call, old))
         draft = escalate.conflict(
             asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
-            now=json.loads(call.arguments()), receipt=json.loads(text),
+            now=json.loads(_wanted(ex, call)), receipt=json.loads(text),
             reason="an earlier step gave another result than last time",
         )  # fmt: skip
         draft.context["replaces"] = old.key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from uuid import UUID
 from stepseven.errors import NoRun, StoreUnavailable
 from stepseven.model import Failure, Option, Previous, Spend, WaitingFor
 from stepseven.runtime import approving, asking, briefing, children, facts, kinship, mapping
-from stepseven.runtime.calls import Deferred, Later, Refusal, nameable
+from stepseven.runtime.calls import Deferred, Later, Refusal, as_now, nameable
 from stepseven.runtime.declared import Step
 from stepseven.runtime.facts import RunClient
 from stepseven.runtime.inquiry import UNSET, Inquiry, ask, moment
@@ -20,7 +19,7 @@ from stepseven.runtime.place import Known, Place, place
 from stepseven.runtime.previous import previous
 from stepseven.runtime.procedure import WorkflowCall
 from stepseven.runtime.waits import DurableWait
-from stepseven.store.codec import digest, from_canonical
+from stepseven.store.codec import canonical, digest, from_canonical
 from stepseven.transitions import family, steps
 from stepseven.transitions.state import Record
 
@@ -213,7 +212,7 @@ class Run:
             AskExpired: nobody answered before the deadline and there is no default. Not a "no".
             AskCancelled: the question was withdrawn.
         """
-        about = about if about is UNSET else copy.deepcopy(about)  # as it is now, whoever changes it before the await
+        about = about if about is UNSET else _now(about)
         inquiry = Inquiry(
             text=text, options=options, type=type, about=about, to=to, deadline=deadline, default=default, remember=remember,
             valid=valid,
@@ -241,7 +240,7 @@ class Run:
             Refused: they said no. Uncaught it ends the run as cancelled.
             NotRecordable, SecretFound: *about* cannot be shown and kept.
         """
-        proposal = approving.Proposal(text=text, about=copy.deepcopy(about), to=to)  # as it is now, whoever changes it
+        proposal = approving.Proposal(text=text, about=_now(about), to=to)
 
         def make(here: Place) -> Callable[[], Coroutine[Any, Any, T]]:
             named = self._key(here, approving.VALUE, key, digest(text))
@@ -368,3 +367,8 @@ class Run:
                 if (here.branch, "run.map", earlier) in self._ex.records:
                     return earlier
         return named
+
+
+def _now(about: Any) -> Any:
+    """What an answer is given on as it is at the call, whoever changes the object before the await."""
+    return as_now(about, canonical(about, "about"), "about")

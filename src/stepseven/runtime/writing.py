@@ -246,8 +246,6 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
 
     def both(tx: Any) -> None:
         _keep(tx, call, claim, text, attempt)
-        if call.step.settings.scope == "client":
-            effects.others_stop_proposing(tx, claim.claim_id, now)
         remembering.learn(tx, record, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
 

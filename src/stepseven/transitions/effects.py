@@ -207,6 +207,7 @@ def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:
     settled = tx.run(tx.sql.settle_claim, {"claim_id": claim_id, "receipt": receipt, "now": now_us}) == 1
     if settled:
         tx.run(tx.sql.mark_undone, {"claim_id": claim_id, "workflow": UNDO, "now": now_us})
+        _others_stop_proposing(tx, claim_id, now_us)
     return settled
 
 
@@ -222,7 +223,7 @@ def inherit(tx: Tx, hold: Hold, claim_id: str, *, branch: str, inputs: str, now_
         offer(tx, hold.run_no, now_us)  # where this one was ended by somebody meanwhile
 
 
-def others_stop_proposing(tx: Tx, claim_id: str, now_us: int) -> None:
+def _others_stop_proposing(tx: Tx, claim_id: str, now_us: int) -> None:
     """The effect is there: what other runs of the client propose under its name is taken back."""
     row = tx.one(tx.sql.claim, {"claim_id": claim_id})
     if row is not None:
@@ -252,7 +253,6 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
             done_twice(tx, held.claim_id, receipt, question_id, now_us)
         return
     settle(tx, held.claim_id, receipt, now_us)
-    others_stop_proposing(tx, held.claim_id, now_us)
     newer = tx.one(tx.sql.effect, {name: row[name] for name in ("scope", "scope_id", "name", "key")})
     if newer is not None and newer["generation"] > row["generation"] and newer["state"] != EffectState.REFUSED:
         _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since

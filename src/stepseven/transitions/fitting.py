@@ -32,13 +32,15 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str | None:
 
     What no schema says (a validator in the author's code), the run itself checks when it reads the answer; it asks again then.
     """
-    from jsonschema.exceptions import best_match
+    from jsonschema.exceptions import best_match, relevance
     from referencing.exceptions import Unresolvable
 
     try:
-        worst = best_match(_validator()(schema).iter_errors(value))
+        worst = max(_validator()(schema).iter_errors(value), key=relevance, default=None)
     except Unresolvable:  # a schema of another program's: nothing is fetched to read it
         return None
+    if worst is not None and _closest(worst) is worst:  # no form was meant more than others
+        worst = best_match([worst])
     return None if worst is None else free_text(_sentence(worst).replace("\n", "\\n").replace("\r", "\\r"), 300)
 
 
@@ -56,6 +58,7 @@ def _validator() -> Any:
     rules = {name: _rule(name, fits) for name, fits in _TEXT_RULES.items()}
     for name in forms.DECIMAL_RULES:
         rules[name] = _decimal_rule(name, Draft202012Validator.VALIDATORS.get(name))
+    rules["multipleOf"] = _decimal_rule("multipleOf", _multiple)
     rules["properties"] = _closed(Draft202012Validator.VALIDATORS["properties"])
     made: Any = extend(Draft202012Validator, validators=rules, type_checker=types)  # type: ignore[no-untyped-call]  # its stub is incomplete
     registry: Any = Registry()
@@ -95,6 +98,19 @@ def _closed(standard: Any) -> Any:
     return rule
 
 
+def _multiple(_: Any, bound: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Whether a number is a multiple, as pydantic sees it: of floats within a billionth."""
+    from jsonschema.exceptions import ValidationError
+
+    del schema
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    rest = value % bound
+    close = abs(value) / 1e9 if isinstance(value, float) or isinstance(bound, float) else 0
+    if rest > close and abs(rest - bound) > close:
+        yield ValidationError("multipleOf")
+
+
 def _decimal_rule(name: str, standard: Any) -> Any:
     """A rule for decimal numbers, also those given as a text; for other numbers it is the standard's."""
     from jsonschema.exceptions import ValidationError
@@ -123,7 +139,10 @@ def _closest(error: Any) -> Any:
     for each in error.context or ():
         branches.setdefault(each.relative_schema_path[0], []).append(each)
     meant = [some for some in branches.values() if not any(e.validator in _WHAT and not e.relative_path for e in some)]
-    return _closest(meant[0][0]) if error.validator == "anyOf" and len(meant) == 1 else error
+    named = [some for some in meant if not any(e.validator in ("const", "enum") and len(e.relative_path) == 1 for e in some)]
+    meant = named or meant  # a wrong word in a field that names the form rules the form out
+    several = error.validator in ("anyOf", "oneOf")
+    return _closest(meant[0][0]) if several and len(meant) == 1 else error
 
 
 def path_of(parts: Sequence[str | int] | Any) -> str:
