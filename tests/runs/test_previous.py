@@ -224,6 +224,52 @@ async def test_what_came_while_the_last_run_was_under_way_is_a_change(layer: Any
     assert [d.run_id for d in before.decisions] == ["r1"]
 
 
+async def test_what_its_own_child_runs_did_is_no_change(layer: Any) -> None:
+    """What they read, found out and were told, down to children of children, it knows."""
+    layer.client("acme").set("vat", "DE1", source="crm")
+    layer.client("acme").set("price", 1, source="crm")
+
+    @step(name="previous.stage", remember="stage")
+    async def stage() -> str:
+        return "closed"
+
+    @workflow(name="previous.grandchild")
+    async def grandchild(run: Run) -> str:
+        await stage()
+        return str(await run.ask("Which depth?", remember="depth"))
+
+    @workflow(name="previous.child")
+    async def child(run: Run) -> str:
+        run.client.set("seats", 40)
+        await run.ask("Which colour?", remember="colour")
+        run.client.get("vat")
+        return await run.start(grandchild())
+
+    @workflow(name="previous.renewal")
+    async def parent(run: Run, quarter: str) -> str:
+        run.client.get("vat")
+        return await run.start(child())
+
+    await layer.run(parent(quarter="Q1"), client="acme", run_id="r1")
+    layer.clock.advance(60)
+    layer.client("acme").set("vat", "DE2", source="crm")
+    for _ in range(2):
+        for question in await layer.questions(client="acme"):
+            await layer.answer(question.id, "deep", by="ann")
+        outcome = await layer.resume("r1")
+    assert outcome.result() == "deep"
+    layer.clock.advance(60)
+    layer.client("acme").set("price", 2, source="crm")
+    seen: list[Any] = []
+    await layer.run(seen_by(seen)(quarter="Q2"), client="acme", run_id="r2")
+    before = seen[0]
+    assert before.run_id == "r1"
+    assert [(c.key, c.old, c.new) for c in before.changed.facts] == [("price", 1, 2)]
+    assert before.changed.decisions == ()
+    known = {key: fact.value for key, fact in before.facts.items()}
+    assert known == {"vat": "DE2", "seats": 40, "colour": "deep", "stage": "closed", "depth": "deep"}
+
+
 async def test_the_same_value_written_otherwise_is_no_change(layer: Any) -> None:
     """An answer is stored as it came, a source's word in one form: the order of names and the spaces are no news."""
 

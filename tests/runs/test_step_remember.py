@@ -252,6 +252,38 @@ async def test_a_reused_receipt_is_the_version_that_it_was_when_it_was_reused():
         assert seen == ["mine", "mine"]
 
 
+@pytest.mark.parametrize("read_before", [True, False])
+async def test_a_reused_receipt_does_not_move_the_run_back(read_before):
+    """Another run's receipt says "open", a person said "closed" since: the run sees that, also in the replay, whatever is said then."""
+    seen = []
+
+    @step(name="register_state", effect="write", key="name", scope="client", remember="state")
+    async def register_state(name: str) -> str:
+        return "open"
+
+    @workflow(name="reuses_state")
+    async def body(run: Run, asks: bool) -> None:
+        if asks and read_before:
+            run.client.get("state")
+        assert await register_state("acme") == "open"
+        seen.append(run.client.get("state"))
+        if asks:
+            await run.ask("Go on?")
+
+    async with testing.layer() as layer:
+        await layer.run(body(asks=False), client="acme", run_id="r1")
+        layer.client("acme").set("state", "closed", by="ann")
+        await layer.run(body(asks=True), client="acme", run_id="r2")
+        layer.client("acme").set("state", "open", by="ben")
+        await layer.answer_next("yes", by="ann")
+        await layer.resume("r2")
+        assert seen == ["open", "closed", "closed"]
+        seen.clear()
+        await layer.run(body(asks=False), client="acme", run_id="r3")
+        assert seen == ["open"]
+        assert [value for value, _, _ in facts(layer, "state")] == ["open", "closed", "open"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_crash_around_any_write_leaves_record_and_fact_together(tmp_path: Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,9 @@ def _find(ex: Execution, tx: Tx) -> Found | None:
     if run is None:
         return None
     others = {"client_id": hold.client_id, "run_no": me["no"], "run_id": hold.run_id, "previous_no": run["no"]}
-    begun, met = {**others, "since_us": run["created_us"]}, _facts(tx, run, hold.client_id)
+    family = [run, *tx.all(tx.sql.descendants, {"run_no": run["no"]})]  # its child runs are a part of it
+    begun, met = {**others, "since_us": run["created_us"]}, _facts(tx, family, hold.client_id)
+    own = {row["id"] for row in family}
     asked = [
         {**dict(row), "run_id": run["id"]}
         for row in tx.all(tx.sql.questions_of_run, {"run_no": run["no"]})
@@ -93,7 +95,7 @@ def _find(ex: Execution, tx: Tx) -> Found | None:
         decisions=sorted(asked, key=lambda row: -row["answered_us"]),
         failures=sorted(tried, key=lambda row: -(row["ended_us"] or row["started_us"])),
         facts_since=changes(tx.all(tx.sql.facts_since, begun), met, run["created_us"]),
-        decisions_since=tx.all(tx.sql.decisions_since, begun),
+        decisions_since=[row for row in tx.all(tx.sql.decisions_since, begun) if row["run_id"] not in own],
         runs_since=tx.all(tx.sql.runs_since, {**others, "since_us": run["ended_us"]}),
     )  # fmt: skip
 
@@ -114,21 +116,22 @@ def _text(ex: Execution, tx: Tx, row: Row, *, pruned: bool) -> str | None:
     return text if text is not None and content_hash(text) == row["artifact"] else None
 
 
-def _facts(tx: Tx, run: Row, client_id: str) -> list[Row]:
-    """The facts a run read or found out, each in the newest version it met."""
+def _facts(tx: Tx, family: Sequence[Row], client_id: str) -> list[Row]:
+    """The facts a run with its child runs read or found out, each in the newest version they met."""
     met: dict[str, int] = {}
 
     def meet(key: str, version: int) -> None:
         met[key] = max(version, met.get(key, 0))
 
-    for row in tx.all(tx.sql.fact_uses, steps_range(run["no"])):
+    for row in (use for run in family for use in tx.all(tx.sql.fact_uses, steps_range(run["no"]))):
         told = json.loads(row["result"] or "null") if row["name"] in _READ_ABOUT else None
         if told is not None:
             meet(row["key"], told["version"])
         for key, version in json.loads(row["facts"] or "{}").items():
             meet(key, version)
-    for row in tx.all(tx.sql.facts_by_run, {"client_id": client_id, "run_id": run["id"]}):
-        meet(row["key"], row["version"])
+    for run in family:
+        for row in tx.all(tx.sql.facts_by_run, {"client_id": client_id, "run_id": run["id"]}):
+            meet(row["key"], row["version"])
     found = (tx.one(tx.sql.fact_version, {"client_id": client_id, "key": k, "version": v}) for k, v in met.items())
     return sorted((row for row in found if row is not None), key=lambda row: -row["set_us"])
 

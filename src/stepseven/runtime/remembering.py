@@ -47,12 +47,16 @@ def _source(ex: Execution, call: Call) -> str:
 def learn(tx: Tx, record: Record, fact: Given | None, *, anew: bool = True, now_us: int) -> None:
     """Keep the fact, and in the *record*, which is written next in this transaction, which version of it says so.
 
-    Not *anew*: the receipt is another run's, and what was said since counts more than it.
+    Not *anew*: the receipt is another run's, and what was said since counts more than it. If that is something else, the record
+    says version 0, and the run does not take its own result for the fact: neither now nor in a replay, whatever is said by then.
     """
     if fact is None:
         return
     rows = [] if anew else tx.all(tx.sql.fact_history, {"client_id": fact.client_id, "key": fact.key})
-    version = _likeliest(rows, json.loads(fact.value), fact.source) if rows else clients.learn(tx, fact, now_us).version
+    if rows:
+        version = rows[-1]["version"] if json.loads(rows[-1]["value"]) == json.loads(fact.value) else 0
+    else:
+        version = clients.learn(tx, fact, now_us).version
     record.facts = json.dumps({**json.loads(record.facts or "{}"), fact.key: version})
 
 
@@ -83,6 +87,8 @@ def _noted(ex: Execution, call: Call) -> None:
     if key is None or text in (None, "null"):
         return
     value, version = json.loads(text or "null"), json.loads(record.facts or "{}").get(key) if record is not None else None
+    if version == 0:  # another run's receipt, and something else was said since
+        return
     if version is None:  # recorded before the step was told to remember
         mine = {"client_id": ex.hold.client_id, "key": key}
         version = _likeliest(ex.store.read_now(lambda tx: tx.all(tx.sql.fact_history, mine)), value, _source(ex, call))

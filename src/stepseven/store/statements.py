@@ -494,7 +494,7 @@ def _previous_statements(s: str) -> dict[str, str]:
         "decisions_since": f"""SELECT {decision} FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
             WHERE q.client_id = :client_id AND q.status = 'answered' AND q.folded_into IS NULL
               AND q.answered_us > :since_us AND q.run_no <> :run_no AND q.run_no <> :previous_no
-              AND coalesce(r.parent_no, 0) <> :previous_no ORDER BY q.answered_us DESC, q.id""",
+            ORDER BY q.answered_us DESC, q.id""",
         "runs_since": f"""SELECT id AS run_id, client_id, workflow, status, waiting_for, open_questions AS open_questions_count,
                 goal, updated_us
             FROM {s}run WHERE client_id = :client_id AND no <> :run_no AND no <> :previous_no AND parent_no IS NULL
