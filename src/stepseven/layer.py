@@ -290,11 +290,7 @@ class Layer:
         Raises:
             UnknownRun: there is none with this id.
         """
-        row = await self.store.read(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
-        if row is None:
-            raise UnknownRun(run_id)
-        document: dict[str, Any] = json.loads(row["document"])
-        return document
+        return await self.store.read(lambda tx: family.checkpoint(tx, run_id))
 
     async def why(self, run_id: str) -> str:
         """One sentence: what the run waits for, who may move it, what happens next.

@@ -305,7 +305,8 @@ class Previous:
         failures: the tries that failed in it, newest first.
         facts: key → what it knew of the client: what it read or found out.
         changed: what happened to the client since, or while it was under way without it.
-        cut: what is too long to be here whole, such as ``artifacts.tickets`` or ``inputs.text``: its beginning and a ``…``.
+        cut: what is too long to be here whole, such as ``artifacts.tickets`` or ``inputs.text``: its beginning and a ``…``;
+            and the results that were pruned, of which nothing is here.
         left_out: section → how many of it are not here (the oldest).
     """
 
@@ -332,7 +333,7 @@ class Previous:
             ArtifactGone: it was pruned before this run looked.
         """
         if name not in self.artifacts:
-            if name in self.summaries:
+            if name in self.summaries or f"artifacts.{name}" in self.cut:
                 raise ArtifactGone(name, self.run_id)
             more = self.left_out.get("artifacts")
             there = ", ".join(self.artifacts) or "none"

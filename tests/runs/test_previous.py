@@ -442,6 +442,7 @@ async def test_a_pruned_run_still_says_what_was_kept(layer: Any) -> None:
     (before,) = seen
     assert (before.run_id, before.value, before.artifacts) == ("r1", {"price": 7, "text": "111"}, {})
     assert before.summaries == {"previous.tickets": "3 characters of tickets"}
+    assert before.cut == ("artifacts.previous.tickets",)
     assert [d.answer for d in before.decisions] == ["7"]
     assert [f.reason for f in before.failures] == ["billing is down in Q1"]
     with pytest.raises(ArtifactGone):

@@ -254,7 +254,7 @@ async def test_a_reused_receipt_is_the_version_that_it_was_when_it_was_reused():
 
 @pytest.mark.parametrize("read_before", [True, False])
 async def test_a_reused_receipt_does_not_move_the_run_back(read_before):
-    """Another run's receipt says "open", a person said "closed" since: the run sees that, also in the replay, whatever is said then."""
+    """Another run's receipt says "open", a person said "closed" since: the run sees that, and so does the replay later."""
     seen = []
 
     @step(name="register_state", effect="write", key="name", scope="client", remember="state")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer, Run, step, workflow
+from stepseven import Cost, Layer, Run, UnknownRun, step, workflow
 
 
 @step(name="checkpoint.look")
@@ -135,6 +135,49 @@ async def test_what_is_cut_is_marked(tmp_path: Path, more: int) -> None:
         ("steps_complete", 60), ("artifacts", 60), ("failures", 20), ("open_questions", 20), ("decisions", 30), ("facts", 40),
     ):  # fmt: skip
         assert (name, len(found[name]), list(found[name])[-1] == "…") == (name, most + more, bool(more))
+
+
+@step(name="checkpoint.priced", cost=Cost(usd=5))
+async def priced() -> int:
+    """Costs something."""
+    return 1
+
+
+@workflow(name="checkpoint.below")
+async def below(run: Run) -> int:
+    """Costs something, then waits."""
+    await priced()
+    await run.ask("Go on?")
+    return 1
+
+
+async def test_what_children_cost_counts_from_the_start(tmp_path: Path) -> None:
+    """A child's money is in its parent's checkpoint before its end is on record, and where it never will be; then once."""
+
+    @workflow(name="checkpoint.above")
+    async def above(run: Run) -> int:
+        await priced()
+        return await run.start(below())
+
+    async with Layer(f"sqlite:///{tmp_path / 's7.db'}") as layer:
+        for run_id in ("waits", "ends", "cancelled"):
+            outcome = await layer.run(above(), client="acme", run_id=run_id)
+            assert (await layer.checkpoint(run_id))["spend"] == {"usd": 10.0, "tokens": 0}
+            assert outcome.spend.usd == 10.0
+            if run_id == "ends":
+                await layer.answer(outcome.questions[0].id, "yes", by="ann")
+                assert (await layer.resume(run_id)).status == "done"
+            elif run_id == "cancelled":
+                await layer.cancel(run_id, reason="enough", by="ann")
+                await layer.resume(run_id)
+            assert (await layer.checkpoint(run_id))["spend"]["usd"] == 10.0
+
+
+async def test_a_run_that_is_not_there_has_no_checkpoint(tmp_path: Path) -> None:
+    """The error names it."""
+    async with Layer(f"sqlite:///{tmp_path / 's7.db'}") as layer:
+        with pytest.raises(UnknownRun, match="nobody"):
+            await layer.checkpoint("nobody")
 
 
 async def test_a_try_that_is_not_over_is_not_complete(tmp_path: Path) -> None:

@@ -405,6 +405,30 @@ async def test_a_result_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
         assert found(tmp_path, "acme") == []
 
 
+async def test_what_is_on_record_is_not_looked_for_when_a_run_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only files that no record names are discarded, once: a run of a thousand large results does not stop its process."""
+    looked: list[list[str]] = []
+    real = files.discard
+    monkeypatch.setattr(files, "discard", lambda *args: (looked.append(sorted(args[2])), real(*args))[1])
+
+    @step
+    async def page(n: int) -> str:
+        if n == 3:
+            made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True)  # type: ignore[attr-defined]
+        return f"{n}" * 70_000
+
+    @workflow(name="forget.pages")
+    async def pages(run: Run) -> str:
+        await page(1)
+        await page(2)
+        return await page(3)
+
+    async with testing.layer(url(tmp_path)) as made:
+        await made.run(pages(), client="acme", run_id="r")
+    assert [names for names in looked if names] == [[content_hash(json.dumps("3" * 70_000))]]
+    assert len(rows(tmp_path, "SELECT * FROM artifact")) == 2
+
+
 async def test_a_file_that_goes_before_its_record_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client's step returns the very text that is just being forgotten: its result is there, paid once."""
     World.client = ""

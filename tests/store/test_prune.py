@@ -625,6 +625,21 @@ async def test_what_a_waiting_run_starts_from_is_not_pruned(tmp_path: Path) -> N
         assert (await layer.prune(older_than=0)).runs == 2
 
 
+async def test_what_a_fork_that_is_under_way_starts_from_is_not_pruned(tmp_path: Path) -> None:
+    """A fork looks back from where its root stood, not from its own place: that run stays whole until the fork has ended."""
+    async with testing.layer(url(tmp_path)) as layer:
+        for run_id in ("oldest", "older", "root", "last"):
+            await finished(layer, run_id)
+        fork = (await layer.fork("root", from_step="create")).run_id
+        assert (await layer.prune(older_than=0)).runs == 2
+        whole = rows(tmp_path, "SELECT id FROM run WHERE pruned_us IS NULL ORDER BY no")
+        assert whole == [{"id": run_id} for run_id in ("older", "last", fork)]
+        await layer.cancel(fork, reason="enough", by="ann")
+        await layer.resume(fork)
+        assert (await layer.prune(older_than=0)).runs == 1
+    assert rows(tmp_path, "SELECT pruned_us IS NULL AS whole FROM run WHERE id = 'older'") == [{"whole": 0}]
+
+
 async def test_money_stays_on_its_day(tmp_path: Path) -> None:
     """A run that was under way at midnight (UTC) waits for the next one: what was spent yesterday is not counted to today."""
     async with testing.layer(url(tmp_path)) as layer:
@@ -709,6 +724,29 @@ async def test_a_round_that_is_stopped_ends_with_its_bite_and_is_not_noted(tmp_p
         assert held._thread is None or not held._thread.is_alive()
         kept(layer).round()
     assert pruned(tmp_path) == 59
+
+
+@pytest.mark.timeout(60)
+async def test_a_prune_by_hand_does_not_wait_for_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round under way in the same process makes way after its bite; it is not noted as done, and goes on at its next look."""
+    monkeypatch.setattr("stepseven.runtime.retention.FIRST_S", 0.0)
+    monkeypatch.setattr("stepseven.runtime.retention.REST", 1e9)
+    monkeypatch.setattr("stepseven.runtime.retention.MOST_S", 3600.0)  # the round takes a day
+    many(tmp_path, 60)
+    async with testing.layer(url(tmp_path)) as layer:
+        held = kept(layer)
+        held.begin()
+        try:
+            while held._pruner is None:
+                await asyncio.sleep(0)
+            assert await asyncio.to_thread(held.by_hand, 0) == Pruned()
+            assert rows(tmp_path, "SELECT pruned_us FROM store") == [{"pruned_us": None}]
+            monkeypatch.setattr("stepseven.runtime.retention.MOST_S", 0.0)
+            assert held.round() is not None
+        finally:
+            held.stop()
+        assert pruned(tmp_path) == 59
+        assert rows(tmp_path, "SELECT pruned_us FROM store") == [{"pruned_us": layer.clock.now_us}]
 
 
 async def test_retention_that_is_off_prunes_nothing(tmp_path: Path) -> None:

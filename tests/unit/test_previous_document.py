@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepseven import ArtifactGone
 from stepseven.decide.previous import MAX_BYTES, Found, document, previous_of, shortened
 
 ANY = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
@@ -62,6 +64,24 @@ def test_a_cut_value_is_named_wherever_code_may_rely_on_it() -> None:
     assert {name.rstrip("isk") for name in made["cut"]} == {
         "inputs.0", "artifacts.0", "summaries.0", "facts.0", "changed.facts.0",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["x", "x" * 500])
+@pytest.mark.parametrize("there, gone", [(0, 3), (3, 3), (0, 4000), (400, 4000)])
+def test_results_that_are_gone_are_named_within_the_share(there: int, gone: int, text: str) -> None:
+    """A pruned result is in `cut`, and never among the artifacts; those whose names do not fit are counted, too."""
+    rows = found(there, text)
+    lost = [{"name": f"gone{i}", "text": None, "summary": None} for i in range(gone)]
+    made = document(replace(rows, results=[*lost, *rows.results]))
+    assert len(json.dumps(made, ensure_ascii=False).encode()) <= MAX_BYTES - 2048
+    named = [name for name in made["cut"] if name.startswith("artifacts.gone")]
+    assert len(made["artifacts"]) + len(named) + made["left_out"].get("artifacts", 0) == there + gone
+    if gone == 3:
+        assert named == ["artifacts.gone0", "artifacts.gone1", "artifacts.gone2"]
+    before = previous_of(made, "acme", None, lambda value: value)
+    if named:
+        with pytest.raises(ArtifactGone, match="gone0"):
+            before.artifact("gone0")
 
 
 @given(value=ANY, most=st.integers(20, 300))

@@ -86,11 +86,12 @@ def document(found: Found) -> dict[str, Any]:
     notes = _Notes()
     run = found.run
     there = [row for row in found.results if row["text"] is not None]
+    gone = [row["name"] for row in found.results if row["text"] is None]
     told: dict[str, Any] = {
         "run_id": run["id"], "status": run["status"], "ended_us": run["ended_us"],
         "goal": None if run["goal"] is None else shortened(run["goal"], _GOAL_BYTES),
         "inputs": notes.named("inputs", json.loads(run["inputs"]).items(), _ITEM_BYTES),
-        "artifacts": notes.named("artifacts", ((r["name"], _shown(r["text"])) for r in there), _ITEM_BYTES),
+        "artifacts": notes.named("artifacts", ((r["name"], _shown(r["text"])) for r in there), _ITEM_BYTES, gone),
         "summaries": notes.named("summaries", ((r["name"], r["summary"]) for r in found.results if r["summary"]), _TEXT_BYTES),
         "decisions": notes.listed("decisions", map(_decision, found.decisions)),
         "failures": notes.listed("failures", map(_failure, found.failures)),
@@ -167,8 +168,11 @@ class _Notes:
         self.cut: list[str] = []
         self.left_out: dict[str, int] = {}
 
-    def named(self, section: str, items: Iterable[tuple[str, Any]], each: int) -> dict[str, Any]:
-        """The items that fit into the section's share: cut to *each* bytes, and to a few words when most of it is used up."""
+    def named(self, section: str, items: Iterable[tuple[str, Any]], each: int, gone: Iterable[str] = ()) -> dict[str, Any]:
+        """The items that fit into the section's share: cut to *each* bytes, and to a few words when most of it is used up.
+
+        Of those that are *gone* there is the name, in what is left of the share.
+        """
         kept: dict[str, Any] = {}
         left, reserve = _SHARES[section] * 3 // 4, _SHARES[section] // 4
         for name, value in items:
@@ -184,6 +188,14 @@ class _Notes:
             left -= takes
             kept[name] = shown
             if shown is not value:
+                self.cut.append(label)
+        left += reserve
+        for name in gone:
+            label = f"{section}.{name}"
+            left -= _size(label) + 4
+            if left < 0:
+                self.left_out[section] = self.left_out.get(section, 0) + 1
+            else:
                 self.cut.append(label)
         return kept
 

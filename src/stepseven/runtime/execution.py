@@ -87,6 +87,7 @@ class Execution(RunMemory):
         """A write was: what was put into files for it goes, unless a record names it. Left over it is found by a prune."""
         with suppress(StoreUnavailable, OSError):
             files.discard(self.store, self.services.artifacts, self.put_files)
+        self.put_files.clear()
 
     async def append(
         self,

@@ -128,7 +128,7 @@ class RunMemory:
             self.uusd += sum(row["usd"] or 0 for row in rows)
             self.tokens += sum(row["tokens"] or 0 for row in rows)
         self.kin = loaded.kin  # runs it has started whose end is not on record: no -> micro-USD, tokens
-        self.put_files: set[str] = set()  # hashes of results that it has put into files
+        self.put_files: set[str] = set()  # hashes of results that it has put into files, until a record names them
         self.started: dict[str, int] = {}  # id -> no of those that this execution's code asked for
         self.loop: asyncio.AbstractEventLoop | None = None  # where it is executed
         self.above: tuple[Above, ...] = ()  # runs that started it, with a ceiling that counts here too
@@ -182,6 +182,7 @@ class RunMemory:
             self.counts[record.name] += 1
         record.used = True
         self.records[key] = record
+        self.put_files.discard(record.artifact or "")
         self.uusd += record.usd or 0
         self.tokens += record.tokens or 0
         if record.name == family.START:

@@ -67,7 +67,8 @@ def _pin(ex: Execution) -> str:
         return "null"
     told = document(found)
     cut = {name.partition(".")[2] for name in told["cut"] if name.startswith("artifacts.")}
-    told["hashes"] = {r["name"]: r["artifact"] or content_hash(r["text"]) for r in found.results if r["name"] in cut}
+    begun = [row for row in found.results if row["name"] in cut and row["text"] is not None]  # else it is gone
+    told["hashes"] = {row["name"]: row["artifact"] or content_hash(row["text"]) for row in begun}
     text = json.dumps(told, ensure_ascii=False)
     value = found.run["value"]
     pin(ex, "", NAME, {_DOCUMENT: text} if value is None or "value" in told else {_DOCUMENT: text, _VALUE: value})
@@ -123,13 +124,13 @@ def _facts(tx: Tx, family: Sequence[Row], client_id: str) -> list[Row]:
     def meet(key: str, version: int) -> None:
         met[key] = max(version, met.get(key, 0))
 
-    for row in (use for run in family for use in tx.all(tx.sql.fact_uses, steps_range(run["no"]))):
-        told = json.loads(row["result"] or "null") if row["name"] in _READ_ABOUT else None
-        if told is not None:
-            meet(row["key"], told["version"])
-        for key, version in json.loads(row["facts"] or "{}").items():
-            meet(key, version)
     for run in family:
+        for row in tx.all(tx.sql.fact_uses, steps_range(run["no"])):
+            told = json.loads(row["result"] or "null") if row["name"] in _READ_ABOUT else None
+            if told is not None:
+                meet(row["key"], told["version"])
+            for key, version in json.loads(row["facts"] or "{}").items():
+                meet(key, version)
         for row in tx.all(tx.sql.facts_by_run, {"client_id": client_id, "run_id": run["id"]}):
             meet(row["key"], row["version"])
     found = (tx.one(tx.sql.fact_version, {"client_id": client_id, "key": k, "version": v}) for k, v in met.items())

@@ -169,6 +169,7 @@ class Retention:
         self._thread: threading.Thread | None = None
         self._pruner: Pruner | None = None  # the one at work
         self._stop = threading.Event()
+        self._make_way = threading.Event()  # the round under way ends early, and goes on another time
         self._one = threading.Lock()  # held by whoever prunes: one at a time, and closing waits for the bite under way
         self._looked: float | None = None
         self._apart_us = self._wall_against_steady()
@@ -182,6 +183,7 @@ class Retention:
     def stop(self) -> None:
         """Begin no bite any more, and wait for the one under way. Idempotent."""
         self._stop.set()
+        self._make_way.set()
         while not self._one.acquire(timeout=LET_GO_S):
             if self._pruner is not None:
                 self._pruner.interrupt()
@@ -190,8 +192,11 @@ class Retention:
             self._thread.join()
 
     def by_hand(self, before_us: int) -> Pruned:
-        """Shrink what ended by *before_us* now; stopped meanwhile, what was done so far."""
-        with self._one:
+        """Shrink what ended by *before_us* now; stopped meanwhile, what was done so far. A daily round makes way."""
+        while not self._one.acquire(timeout=LET_GO_S):
+            self._make_way.set()
+        try:
+            self._make_way.clear()
             pruner = self._pruner = Pruner(self._store, self._edge, self._artifacts)
             try:
                 with closing(pruner.bites(before_us)) as bites:
@@ -200,14 +205,16 @@ class Retention:
             except StoreUnavailable:
                 if not self._stop.is_set():  # else it was broken off
                     raise
+        finally:
+            self._one.release()
         return pruner.done
 
     def round(self) -> Pruner | None:
-        """A whole round, if one is due, until it is stopped; ``None``: it is not.
+        """A whole round, if one is due, until it is stopped or somebody prunes by hand; ``None``: it is not.
 
         Never raises: a store that is away is tried again another time.
         """
-        return self._round(lambda took: self._stop.wait(min(took * REST, MOST_S)))
+        return self._round(lambda took: self._make_way.wait(min(took * REST, MOST_S)) or self._stop.is_set())
 
     def at_exit(self) -> None:
         """What a short process does when it ends: small runs, in so little time that nobody notices."""

@@ -540,6 +540,8 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
     # still ask for, what a child still costs, and the run that another one of the client starts from (``previous_run``): the
     # next one, or one that began earlier and has not ended. A run that was under way at midnight (UTC) waits for the next
     # midnight, and so does one that has copies of older records: money must not move from one day to the other.
+    # A fork looks back from where its root stood.
+    stood = "(CASE WHEN u.root_no < u.no THEN u.root_no ELSE u.no END)"
     may = f"""r.ended_us IS NOT NULL AND r.pruned_us IS NULL AND r.ended_us <= :before_us AND r.owner IS NULL
         AND r.status IN ('done', 'failed', 'cancelled')
         AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.run_no = r.no AND q.status = 'open')
@@ -551,9 +553,9 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
              EXISTS (SELECT 1 FROM {s}run AS n WHERE n.client_id = r.client_id AND n.workflow = r.workflow AND n.no > r.no
                  AND n.status = 'done' AND n.root_no IS NULL AND n.parent_no IS NULL)
              AND NOT EXISTS (SELECT 1 FROM {s}run AS u WHERE u.client_id = r.client_id AND u.workflow = r.workflow
-                 AND u.no > r.no AND u.ended_us IS NULL
+                 AND u.no > r.no AND {stood} > r.no AND u.ended_us IS NULL
                  AND NOT EXISTS (SELECT 1 FROM {s}run AS b WHERE b.client_id = r.client_id AND b.workflow = r.workflow
-                     AND b.no > r.no AND b.no < u.no AND b.status = 'done' AND b.root_no IS NULL AND b.parent_no IS NULL))))"""
+                     AND b.no > r.no AND b.no < {stood} AND b.status = 'done' AND b.root_no IS NULL AND b.parent_no IS NULL))))"""
     theirs = f"(SELECT no FROM {s}run WHERE client_id = :client_id)"
     return {
         # A page of those that may be looked at, whether they may be shrunk or not: so no page takes long.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from stepseven.errors import UnknownRun
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK
@@ -62,6 +66,22 @@ def spend(tx: Tx, run_no: int) -> tuple[int, int]:
 def kin(tx: Tx, run_no: int) -> dict[int, tuple[int, int]]:
     """What each child has cost whose end is not on record yet: the run's own records do not hold it."""
     return {row["no"]: spend(tx, row["no"]) for row in tx.all(tx.sql.unrecorded_children, {"run_no": run_no, **_range(run_no)})}
+
+
+def checkpoint(tx: Tx, run_id: str) -> dict[str, Any]:
+    """All that is known of a run. What its children cost counts, on record or not; the view knows what is on record.
+
+    Raises:
+        UnknownRun: there is none with this id.
+    """
+    run, row = tx.one(tx.sql.run_by_id, {"id": run_id}), tx.one(tx.sql.checkpoint, {"id": run_id})
+    if run is None or row is None:
+        raise UnknownRun(run_id)
+    told: dict[str, Any] = json.loads(row["document"])
+    if kin(tx, run["no"]):
+        uusd, tokens = spend(tx, run["no"])
+        told["spend"] = {"usd": uusd / 1e6, "tokens": tokens}
+    return told
 
 
 def _range(run_no: int) -> dict[str, int]:

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stepseven.decide.retention import DAY_US
-from stepseven.errors import UnknownRun
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
-from stepseven.transitions.family import kin, spend
+from stepseven.transitions import family
 from stepseven.transitions.state import steps_range
 
 KEPT = 4096  #: characters of a run's value and inputs that are kept whole
@@ -141,22 +140,16 @@ def _costs(row: Row) -> bool:
 
 def checkpoint(tx: Tx, run: Found) -> str:
     """A run's checkpoint, without references to the results that are about to go, and with all that its children have cost."""
-    row = tx.one(tx.sql.checkpoint, {"id": run.id})
-    if row is None:
-        raise UnknownRun(run.id)
-    told = json.loads(row["document"])
+    told = family.checkpoint(tx, run.id)
     for entry in told.get("artifacts", {}).values():
         if isinstance(entry, dict) and entry.get("ref") is not None:
             entry["ref"] = None
-    if kin(tx, run.no):
-        uusd, tokens = spend(tx, run.no)
-        told["spend"] = {"usd": uusd / 1e6, "tokens": tokens}
     return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
 
 def record_kin(tx: Tx, run_no: int) -> None:
     """Write down what the children have cost whose end the run never recorded: nobody looks for it in a run that is shrunk."""
-    for child, (uusd, tokens) in kin(tx, run_no).items():
+    for child, (uusd, tokens) in family.kin(tx, run_no).items():
         if uusd or tokens:
             tx.run(tx.sql.insert_kin, {**steps_range(run_no), "child_no": child, "usd": uusd, "tokens": tokens})
 
