@@ -34,10 +34,12 @@ def process(stage: Stage) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_workers_run_is_taken_over_at_once(stage: Stage):
     """On the same host a death is proven by pid and start time: no lease is waited for, and no settle time is added."""
     stage.fresh()
-    assert stage.live(kill=Kill("send", 20, "after")).killed
+    killed = stage.live(kill=Kill("send", 20, "after"))
+    assert killed.killed
+    stage.judge(killed)  # what was in flight then may run again
     began = time.monotonic()
     end = stage.live()
-    assert time.monotonic() - began < 3  # a lease is 10 s
+    assert time.monotonic() - began < 8  # a lease is 10 s
     stage.judge(end)
     stage.same_end(end, kills=1)
 
@@ -53,7 +55,7 @@ def test_a_zombie_is_dead(stage: Stage):
         os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
         began = time.monotonic()
         end = stage.live()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
         assert end.code == 0, end.err
         stage.same_end(end, kills=1)
 
