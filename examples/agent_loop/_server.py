@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -32,7 +33,7 @@ class Hold:
     go: threading.Event = field(default_factory=threading.Event)
 
 
-class JsonServer:
+class JsonServer(ABC):
     """Serves while inside its ``with``, in threads of its own. What it does is said by :meth:`handle`."""
 
     def __init__(self) -> None:
@@ -43,9 +44,9 @@ class JsonServer:
         self._server = _Server(self)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    @abstractmethod
     def handle(self, request: Request) -> tuple[int, Any]:
         """Do what is asked; the status and the body of the reply. Called under :attr:`lock`."""
-        raise NotImplementedError
 
     def hold(self, path: str, nth: int = 1) -> Hold:
         """Hold back the reply to the *nth* request for *path* from now on."""

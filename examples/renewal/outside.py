@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -65,7 +66,7 @@ class Wrong(Exception):
         self.status = status
 
 
-class System:
+class System(ABC):
     """One of the three. Thread-safe; with a *journal* file every request is a line in it, and is read again at the start."""
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -91,9 +92,9 @@ class System:
         """How often which request came."""
         return {"asked": dict(sorted(self.asked.items()))}
 
+    @abstractmethod
     def answer(self, request: Request) -> Answer:
         """What a request gets."""
-        raise NotImplementedError
 
     # -- what people turn -----------------------------------------------------------------------------------------------
 

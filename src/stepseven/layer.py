@@ -57,13 +57,14 @@ LATER = "comes with a later release of stepseven"
 MAX_ID = 200
 
 
-def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False) -> Store:
+def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False, edge: Edge | None = None) -> Store:
     """The store a URL names: ``sqlite:///file``, ``sqlite:////absolute/file`` or ``sqlite:///:memory:``.
 
     Args:
         url: where it is.
         always_durable: every commit waits for the disk.
         upgrade: bring a store that an older version wrote to this version's schema; without it such a store is refused.
+        edge: where chance comes in, which spreads those that wait for one file; default: the real world.
 
     Raises:
         StoreUnavailable: the URL is of no known kind, or the database cannot be opened.
@@ -73,7 +74,7 @@ def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False)
         path = rest.removeprefix("/")
         if not path:  # an unset variable in "sqlite:///$FILE" must not mean a store that forgets
             raise StoreUnavailable(url, "it names no file: say sqlite:///FILE (or sqlite:///:memory: for one that forgets)")
-        return SqliteStore(url, path, always_durable=always_durable, upgrade=upgrade)
+        return SqliteStore(url, path, always_durable=always_durable, upgrade=upgrade, chance=(edge or Edge()).chance)
     if scheme in ("postgres", "postgresql"):
         raise StoreUnavailable(hide_password(url), f"PostgreSQL {LATER}; use sqlite:///FILE")
     raise StoreUnavailable(hide_password(url), "the URL must begin with sqlite:/// (or postgresql://)")
@@ -115,15 +116,15 @@ class Layer:
             raise ValueError(f"durability={durability!r}: say 'effects' or 'full'")
         self.url = url or os.environ.get("STEPSEVEN_URL") or "sqlite:///stepseven.db"
         kept_us = retention.keep_us()
-        self.store = open_store(self.url, always_durable=durability == "full")
         edge = edge or Edge()
+        self.store = open_store(self.url, always_durable=durability == "full", edge=edge)
         worker = Worker(self.store, edge)
         own = (classify,) if callable(classify) else tuple(classify or ())
         self.services = Services(
             store=self.store, edge=edge, worker=worker, durability=durability, limits=limits, classify=own,
             artifacts=Artifacts(
                 _artifact_folder(self.store, artifacts), own=artifacts is None,
-                announce=partial(files.announce, self.store, edge),
+                announce=partial(files.announce, self.store, edge), clock=edge.file_clock,
             ),
         )  # fmt: skip
         worker.housekeeping = self._retention = Retention(self.store, edge, self.services.artifacts, kept_us)

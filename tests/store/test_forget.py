@@ -375,9 +375,9 @@ async def test_a_file_that_was_only_announced_is_waited_for(tmp_path: Path, monk
         layer.client("acme").set("a", 1)
         kept, text = layer.services.artifacts, planted("acme", "huge") * 5000
         files.announce(layer.store, layer.services.edge, content_hash(text), f"{content_hash(text)[:2]}/{content_hash(text)}")
-        monkeypatch.setattr(files, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(files, "LOOKS", 1)
         assert layer.client("acme").forget(by="ann").files_missing == 1
-        monkeypatch.setattr(files, "PATIENCE_S", 5.0)
+        monkeypatch.setattr(files, "LOOKS", 100)
         monkeypatch.setattr(files.time, "sleep", lambda _: kept.put(content_hash(text), text))  # what it waits for comes
         done = layer.client("acme").forget(by="ann")
         assert (done.artifacts, done.files_missing) == (1, 0)

@@ -17,6 +17,7 @@ from stepseven.model import EffectKind, QuestionKind
 from stepseven.runtime import asking, choices, trouble
 from stepseven.runtime.arguments import argument_schema, decode_argument
 from stepseven.runtime.binding import Spread, parameter_types
+from stepseven.runtime.calls import whole
 from stepseven.store.codec import canonical, digest, free_text, from_canonical, guard
 from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.state import choice_of
@@ -44,7 +45,7 @@ class Approved:
 
 
 class _Misfit(Exception):
-    """An edit that cannot be used: why, and which question it answered."""
+    """An edit that cannot be used, and why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -59,15 +60,16 @@ def needed(call: Call) -> bool:
     return call.step.settings.effect is EffectKind.IRREVERSIBLE
 
 
-async def heed(ex: Execution, call: Call) -> None:
-    """Obey a refusal of exactly this call, before anything else is found out about it.
+async def word(ex: Execution, call: Call) -> Approved | None:
+    """What a person said about exactly this call: ``None``, if nothing (that can be used) yet.
 
     Raises:
-        Refused: a person said no.
+        Refused: they said no. That is obeyed before anything else is found out about the effect.
     """
     row = _of(_rows(ex, call), call.exact)
     if row is not None and _is_no(row):
         raise await _refused(ex, call, row)
+    return _usable(ex, call, row)
 
 
 def _is_no(row: Row) -> bool:
@@ -78,7 +80,10 @@ def _is_no(row: Row) -> bool:
 
 def standing(ex: Execution, call: Call) -> Approved | None:
     """The approval that was given on exactly this call; ``None``: there is none (yet), or it cannot be used."""
-    row = _of(_rows(ex, call), call.exact)
+    return _usable(ex, call, _of(_rows(ex, call), call.exact))
+
+
+def _usable(ex: Execution, call: Call, row: Row | None) -> Approved | None:
     if row is None or row["status"] != "answered" or choice_of(json.loads(row["answer"])) != "approve":
         return None
     try:
@@ -94,16 +99,11 @@ async def propose(ex: Execution, call: Call) -> None:
         Refused: it may not. Nothing was done; a resume raises the same.
     """
     while True:
-        await heed(ex, call)
+        if await word(ex, call) is not None:
+            return
         row, why = _of(_rows(ex, call), call.exact), None
         if row is not None and row["status"] == "answered":
-            why = _since_refused(ex, call, row)
-            try:
-                if why is None:
-                    _approved(call, row)
-                    return
-            except _Misfit as misfit:
-                why = misfit.why
+            why = _since_refused(ex, call, row) or _misfit(call, row)
         if row is None or row["status"] != "open":
             row = await _ask(ex, call, why)
         if (await _answered(ex, call, row))["status"] == "withdrawn":
@@ -163,12 +163,20 @@ def _approved(call: Call, row: Row) -> Approved:
         except NotRecordable as misfit:
             raise _Misfit(f"the edited value does not fit: {misfit}") from misfit
     if isinstance(call.bound, Spread):
-        bound = _spread(call, bound)
+        bound = call.step.parameters.rebind(bound)
     if call.step.key_paths is not None and _text(call, bound) != _text(call, call.bound):
         raise _Misfit("the edit changes what the effect is named by (its key)")
     texts = {**call.texts, **{name: canonical(bound[name], name) for name in edits}}
-    shown = "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
-    return Approved(shown, bound, f"approved by {by}, who changed {', '.join(sorted(edits))}", edited=True)
+    return Approved(whole(texts), bound, f"approved by {by}, who changed {', '.join(sorted(edits))}", edited=True)
+
+
+def _misfit(call: Call, row: Row) -> str | None:
+    """Why what a person made of the arguments cannot be used, if it cannot."""
+    try:
+        _approved(call, row)
+    except _Misfit as misfit:
+        return misfit.why
+    return None
 
 
 def _text(call: Call, bound: Mapping[str, Any]) -> str:
@@ -177,11 +185,6 @@ def _text(call: Call, bound: Mapping[str, Any]) -> str:
         return call.step.key_paths.text(bound)
     except Exception as error:
         raise _Misfit(f"the edit leaves the effect without a name: {free_text(str(error), 200)}") from error
-
-
-def _spread(call: Call, bound: dict[str, Any]) -> dict[str, Any]:
-    """Edited arguments of a function with ``*args`` or ``**kwargs``, as they are passed on."""
-    return call.step.parameters.rebind(bound)
 
 
 async def _ask(ex: Execution, call: Call, why: str | None) -> Row:
@@ -348,4 +351,4 @@ def like(value: Any, edited: Any, where: str) -> Any:
     return decode_argument(type(value), edited, where)
 
 
-__all__ = ["Approved", "Proposal", "approve", "like", "needed", "propose", "standing"]
+__all__ = ["Approved", "Proposal", "approve", "like", "needed", "propose", "standing", "word"]

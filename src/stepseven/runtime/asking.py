@@ -16,7 +16,7 @@ from stepseven.runtime.calls import Call
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
 from stepseven.transitions import questions
-from stepseven.transitions.questions import Asking
+from stepseven.transitions.telling import Asking
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution

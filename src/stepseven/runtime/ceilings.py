@@ -110,21 +110,6 @@ def used(ex: Execution, what: str, others_uusd: int, *, running: bool = True) ->
     return (others_uusd + _mine_today(ex) + uusd) / 1e6
 
 
-def plenty(ex: Execution) -> bool:
-    """Whether no ceiling is near, so that a step that declares no cost need not ask for room (it counts as running)."""
-    most, kin = ex.limits, kinship.below(ex) if ex.kin else (0, 0)
-    if most is None or ex.above:
-        return not ex.above
-    return (
-        most.client_usd_per_day is None  # only the store knows
-        and (most.steps is None or ex.steps_done + ex.reserved.steps < most.steps)
-        and (most.usd is None or ex.uusd + ex.reserved.uusd + kin[0] < most.usd * 1e6)
-        and (most.tokens is None or ex.tokens + kin[1] < most.tokens)
-        and (most.seconds is None or ex.run["executing_us"] + ex.executing_us() < most.seconds * 1e6)
-        and not any(_open(ex, what) for what in WHATS)
-    )
-
-
 async def _others_today(ex: Execution) -> int:
     params = _today(ex)
     return await ex.store.read(lambda tx: _others(tx, params))

@@ -70,7 +70,7 @@ async def settled_other(ex: Execution, call: Call, held: Claim, found: Any) -> s
     now = ex.now_us()
 
     def unit(tx: Tx) -> None:
-        if effects.settle(tx, held.claim_id, text, now):
+        if effects.settle(tx, held, text, now):
             offer(tx, held.run_no, now)  # where the run that claimed it has ended already, it stands outside all the same
 
     await ex.store.write(unit, durable=True)

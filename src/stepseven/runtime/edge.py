@@ -23,6 +23,10 @@ class Edge:
         """Wall clock, integer microseconds since 1970, UTC."""
         return time.time_ns() // 1000
 
+    def file_clock(self) -> float:
+        """The clock that files are stamped with, seconds since 1970: the machine's own, also where a test moves the other."""
+        return time.time()
+
     def monotonic(self) -> float:
         """A clock that never jumps, in seconds."""
         return time.monotonic()

@@ -12,8 +12,8 @@ from stepseven.store.base import Reader, Row, Store, Tx
 
 FILES = 50  # of the artifact folder, looked at between two pauses
 BEING_WRITTEN_US = 60_000_000  # a row without its file is of one that is just being written, unless it is older
-PATIENCE_S = 5.0  # how long such a file is waited for
-LOOK_S = 0.05
+LOOK_S = 0.05  # between two looks whether such a file is there now
+LOOKS = 100
 
 
 def announce(store: Store, edge: Edge, name: str, location: str) -> None:
@@ -90,15 +90,16 @@ def all_swept(store: Store, reader: Reader, artifacts: Artifacts, edge: Edge) ->
     Whoever was about to name one notices and writes it again. One that is just being written may be the last word of a step
     that was overtaken: it is waited for, and goes then.
     """
-    gone, give_up = 0, time.monotonic() + PATIENCE_S
-    while True:
+    gone = missing = 0
+    for _ in range(LOOKS):
         gone += sum(1 for size in swept(store, reader, artifacts, now_us=edge.now_us(), grace_s=0) if size is not None)
         for _ in strays(reader, artifacts, grace_s=0):
             pass
         missing, coming = left(reader)
-        if not coming or time.monotonic() > give_up:
-            return gone, missing
+        if not coming:
+            break
         time.sleep(LOOK_S)
+    return gone, missing
 
 
 def strays(reader: Reader, artifacts: Artifacts, *, grace_s: float = GRACE_S) -> Iterator[None]:

@@ -109,9 +109,7 @@ async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy
     same = await clash.after_change(ex, call)
     if same is not None:
         return same
-    if approving.needed(call):
-        await approving.heed(ex, call)
-    approved = approving.standing(ex, call) if approving.needed(call) else None
+    approved = await approving.word(ex, call) if approving.needed(call) else None
     if approved is not None:
         intent = replace(intent, approved=approved.arguments)
     reserved = await ceilings.reserve(ex, call)

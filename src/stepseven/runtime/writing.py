@@ -162,7 +162,7 @@ async def _done_by_hand(ex: Execution, call: Call, intent: Intent, move: policy.
     def unit(tx: Any) -> Claim:  # all at once: a claim that stands alone after a crash would look like a send nobody saw end
         claim = effects.claim(tx, ex.hold, told, claim_id, now, proven_dead=ex.services.worker.dead_workers(tx))
         if claim.verdict in (Verdict.GO, Verdict.UNKNOWN):
-            effects.settle(tx, claim.claim_id, text, now)
+            effects.settle(tx, claim, text, now)
             _inherit(tx, ex, call, claim)
             remembering.learn(tx, record, fact, now_us=now)
             steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
@@ -309,7 +309,7 @@ def _keep(tx: Any, call: Call, claim: Claim, text: str, attempt: Attempt | None)
     """Write the receipt; if a send finds another one there, something was done twice."""
     ex = call.execution
     now = ex.now_us()
-    if effects.settle(tx, claim.claim_id, text, now):
+    if effects.settle(tx, claim, text, now):
         if attempt is None:
             _inherit(tx, ex, call, claim)
         return

@@ -35,10 +35,18 @@ class Artifacts:
     """A folder of files named by their content's hash. Written once, synced before anything names them.
 
     *folder* ``None``: they are held in memory, as the store is. *own*: nothing else is kept there. *announce*: writes the row
-    of a file (its hash, its location), durably, before there is a file.
+    of a file (its hash, its location), durably, before there is a file. *clock*: seconds since 1970, as files are stamped.
     """
 
-    def __init__(self, folder: Path | None, *, own: bool = False, announce: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        own: bool = False,
+        announce: Callable[[str, str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
         self.folder = folder
         self.own = own
         self._announce = announce
@@ -103,10 +111,10 @@ class Artifacts:
             return location in self._held
         path, aside = self.folder / location, self.folder / (location + ASIDE)
         try:
-            if time.time() - path.stat().st_mtime < grace_s:
+            if self._clock() - path.stat().st_mtime < grace_s:
                 return False
             path.replace(aside)
-            if time.time() - aside.stat().st_mtime < grace_s:  # touched between the two: it is wanted
+            if self._clock() - aside.stat().st_mtime < grace_s:  # touched between the two: it is wanted
                 self.put_back(location)
                 return False
         except FileNotFoundError:
@@ -143,7 +151,7 @@ class Artifacts:
             if part.is_dir() and len(part.name) == _PART:
                 for path in part.iterdir():
                     try:
-                        age_s = time.time() - path.stat().st_mtime
+                        age_s = self._clock() - path.stat().st_mtime
                     except FileNotFoundError:
                         continue
                     yield str(path.relative_to(self.folder)), path.name.partition(".")[0], age_s

@@ -119,7 +119,16 @@ def _tell(batch: list[_Queued]) -> None:
 class SqliteStore:
     """A store in one SQLite file (``sqlite:///path``) or in memory (``sqlite:///:memory:``)."""
 
-    def __init__(self, url: str, path: str, *, always_durable: bool = False, upgrade: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        *,
+        always_durable: bool = False,
+        upgrade: bool = False,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._chance = chance
         self.url = url
         self.path = path
         self._upgrade = upgrade
@@ -188,7 +197,7 @@ class SqliteStore:
             except sqlite3.Error as error:
                 if not busy(error) or time.monotonic() > give_up:
                     raise
-                time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - spreads waiters, decides nothing
+                time.sleep(pause * (0.5 + self._chance()))  # spreads waiters, decides nothing
                 pause = min(pause * 1.5, 0.0012)  # a longer pause loses the race again and again: measured with 8 processes
 
     # -- writing ------------------------------------------------------------------------------------------------------

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from stepseven.model import EffectState
+from stepseven.decide.escalate import Draft
+from stepseven.model import EffectState, Option, QuestionKind
 from stepseven.store.base import Row, Tx
+from stepseven.transitions import telling
 from stepseven.transitions.offering import UNDO, being_undone, offer, tell_anew
 from stepseven.transitions.proposing import overtaken
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
+from stepseven.transitions.telling import Asking
 
 REFUSED_RESULT = "$refused"  # a receipt whose content could not be kept: it did happen
 TWICE = "twice/"  # keys of the questions about something that was done twice; they outlive their run
@@ -58,6 +61,7 @@ class Claim:
 
     verdict: Verdict
     claim_id: str
+    scope: str
     generation: int
     tries: int
     state: EffectState
@@ -74,7 +78,7 @@ class Claim:
 
 def _claim(verdict: Verdict, row: Row) -> Claim:
     return Claim(
-        verdict=verdict, claim_id=row["claim_id"], generation=row["generation"], tries=row["tries"],
+        verdict=verdict, claim_id=row["claim_id"], scope=row["scope"], generation=row["generation"], tries=row["tries"],
         state=EffectState(row["state"]), inputs=row["inputs"], arguments=row["arguments"],
         approved=row["inputs_approved"], receipt=row["receipt"], owner=row["owner"], run_no=row["run_no"],
         claimed_us=row["claimed_us"], gate_until_us=row["gate_until_us"],
@@ -202,12 +206,14 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
     return replace(_claim(Verdict.GO, row), doubtful=held.state is not EffectState.REFUSED)
 
 
-def settle(tx: Tx, claim_id: str, receipt: str, now_us: int) -> bool:
+def settle(tx: Tx, held: Claim, receipt: str, now_us: int) -> bool:
     """Write the receipt, whoever owns the run by now. ``False``: it had one already."""
-    settled = tx.run(tx.sql.settle_claim, {"claim_id": claim_id, "receipt": receipt, "now": now_us}) == 1
-    if settled:
-        tx.run(tx.sql.mark_undone, {"claim_id": claim_id, "workflow": UNDO, "now": now_us})
-        _others_stop_proposing(tx, claim_id, now_us)
+    settled = tx.run(tx.sql.settle_claim, {"claim_id": held.claim_id, "receipt": receipt, "now": now_us}) == 1
+    if settled and held.scope == "client":  # all that an undo does, and what another run can be about to do, too
+        tx.run(tx.sql.mark_undone, {"claim_id": held.claim_id, "workflow": UNDO, "now": now_us})
+        row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
+        if row is not None:
+            overtaken(tx, row, now_us)
     return settled
 
 
@@ -221,13 +227,6 @@ def inherit(tx: Tx, hold: Hold, claim_id: str, *, branch: str, inputs: str, now_
     if row is not None and tx.run(tx.sql.move_claim, params) == 1:
         tell_anew(tx, row["run_no"])
         offer(tx, hold.run_no, now_us)  # where this one was ended by somebody meanwhile
-
-
-def _others_stop_proposing(tx: Tx, claim_id: str, now_us: int) -> None:
-    """The effect is there: what other runs of the client propose under its name is taken back."""
-    row = tx.one(tx.sql.claim, {"claim_id": claim_id})
-    if row is not None:
-        overtaken(tx, row, now_us)
 
 
 def mark(tx: Tx, held: Claim, state: EffectState, now_us: int, *, gate_until_us: int | None = None) -> None:
@@ -252,7 +251,7 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
         if row["tries"] != held.tries:
             done_twice(tx, held.claim_id, receipt, question_id, now_us)
         return
-    settle(tx, held.claim_id, receipt, now_us)
+    settle(tx, held, receipt, now_us)
     newer = tx.one(tx.sql.effect, {name: row[name] for name in ("scope", "scope_id", "name", "key")})
     if newer is not None and newer["generation"] > row["generation"] and newer["state"] != EffectState.REFUSED:
         _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since
@@ -279,23 +278,19 @@ def _say_twice(tx: Tx, row: Row, receipt: str, question_id: str, now_us: int) ->
     text = f"“{name}” was done twice: {_short(first)} and {_short(second)}. Take one of them back by hand."
     if row["state"] != EffectState.DONE:
         text = f"“{name}” was done ({_short(second)}), and begun again before that was known. If both happened, take one back."
-    options = [
-        {"id": name, "label": label, "detail": None, "usd": None, "seconds": None}
-        for name, label in (("same", "it is one and the same there"), ("second", "I took one back, or both may stay"))
-    ]
-    context = {"headline": text, "facts": {"first": first, "second": second}, "done": [], "failed": [], "next": []}
-    tx.run(
-        tx.sql.insert_question,
-        {
-            "id": question_id, "run_no": row["run_no"], "client_id": row["client_id"], "branch": row["branch"],
-            "key": f"{TWICE}{row['claim_id']}:{question_id}", "n": row["tries"],
-            "step": row["step"], "kind": "conflict", "text": text,
-            "options": json.dumps(options), "schema": None, "recommendation": None,
-            "context": json.dumps(context, ensure_ascii=False), "about": None, "asked_seq": 0, "attempts": 0, "asked_of": None,
-            "remember": None, "fallback": None, "deadline_us": None, "folded_into": None, "signature": None, "now": now_us,
-        },
+    draft = Draft(
+        text=text, recommendation=None,
+        options=(
+            Option(id="same", label="it is one and the same there"),
+            Option(id="second", label="I took one back, or both may stay"),
+        ),
+        context={"headline": text, "facts": {"first": first, "second": second}, "done": [], "failed": [], "next": []},
     )  # fmt: skip
-    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
+    asking = Asking(
+        id=question_id, branch=row["branch"], key=f"{TWICE}{row['claim_id']}:{question_id}", n=row["tries"], step=row["step"],
+        kind=QuestionKind.CONFLICT, draft=draft,
+    )  # fmt: skip
+    telling.insert(tx, asking, run_no=row["run_no"], client_id=row["client_id"], now_us=now_us)
 
 
 def _short(value: Any) -> str:

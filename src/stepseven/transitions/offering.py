@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stepseven.decide import escalate
 from stepseven.decide.escalate import Draft, Receipt, Situation
 from stepseven.model import EffectState, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row, Tx
-from stepseven.store.codec import digest, free_text, guard
+from stepseven.store.codec import digest
+from stepseven.transitions import telling
 from stepseven.transitions.answering import BADLY, asker, builders, covered
 from stepseven.transitions.family import replaced
 from stepseven.transitions.state import steps_range
+from stepseven.transitions.telling import Asking
 
 UNDO = "stepseven.undo"  # the workflow that takes back what another run did; its input names that run
-_WHOLE = 1 << 20  # characters: the text is short already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def tell_anew(tx: Tx, run_no: int) -> None:
     standing = None if at is None else _standing(tx, at["no"])
     left = None if at is None or standing is None else _left(tx, at)
     if at is not None and standing is not None and left is not None and left.can():
-        tx.run(tx.sql.retell_question, {"id": standing["id"], **_told(_draft(tx, at, left))})
+        tx.run(tx.sql.retell_question, {"id": standing["id"], **telling.told(_draft(tx, at, left))})
 
 
 def tell_kin(tx: Tx, run: Row) -> None:
@@ -105,24 +105,15 @@ def _standing(tx: Tx, run_no: int) -> Row | None:
 
 
 def _ask(tx: Tx, run: Row, left: _Left, now_us: int) -> None:
-    kind = QuestionKind.UNDO.value
-    told, standing = _told(_draft(tx, run, left)), _standing(tx, run["no"])
+    kind, draft, standing = QuestionKind.UNDO, _draft(tx, run, left), _standing(tx, run["no"])
     if standing is not None:
-        tx.run(tx.sql.retell_question, {"id": standing["id"], **told})
+        tx.run(tx.sql.retell_question, {"id": standing["id"], **telling.told(draft)})
         return
     n = len(_asked(tx, run["no"])) + 1
-    made_of = digest(f"{kind}/{run['no']}/{left.effects[0]['claim_id']}/{n}")  # of a claim's id: nobody can guess it
+    made_of = digest(f"{kind.value}/{run['no']}/{left.effects[0]['claim_id']}/{n}")  # of a claim's id: nobody can guess it
     name = "".join(c for c in made_of.lower() if c.isalnum())[-12:]  # as long as all ids, and people may type it
-    tx.run(
-        tx.sql.insert_question,
-        {
-            "id": f"q_{name}", "run_no": run["no"], "client_id": run["client_id"],
-            "branch": "", "key": kind, "n": n, "step": None, "kind": kind, **told, "schema": None, "about": None,
-            "asked_seq": 0, "attempts": 0, "asked_of": None, "remember": None, "fallback": None, "deadline_us": None,
-            "folded_into": None, "signature": None, "now": now_us,
-        },
-    )  # fmt: skip
-    tx.run(tx.sql.count_questions, {"run_no": run["no"], "now": now_us})
+    asking = Asking(id=f"q_{name}", branch="", key=kind.value, n=n, kind=kind, draft=draft)
+    telling.insert(tx, asking, run_no=run["no"], client_id=run["client_id"], now_us=now_us)
 
 
 def _draft(tx: Tx, run: Row, left: _Left) -> Draft:
@@ -149,13 +140,3 @@ def _receipt(effect: Row, run_id: str | None) -> Receipt:
         receipt=json.loads(effect["receipt"] or "null"), undo=effect["undo_module"] is not None,
         shared=effect["scope"] == "client", claim=effect["claim_id"], run=run_id,
     )  # fmt: skip
-
-
-def _told(draft: Draft) -> dict[str, Any]:
-    """What a person reads, as it is stored."""
-    options = [{"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in draft.options]
-    return {
-        "text": free_text(draft.text, _WHOLE), "options": json.dumps(options, ensure_ascii=False),
-        "recommendation": draft.recommendation,
-        "context": guard(json.dumps(draft.context, ensure_ascii=False), "context", secrets="mask"),
-    }  # fmt: skip

@@ -6,13 +6,9 @@ import json
 
 from stepseven.store.base import Row, Tx
 
-SCOPE = "client"
-
 
 def overtaken(tx: Tx, effect: Row, now_us: int) -> None:
-    """Take back what other runs of the client propose under the name of an effect that was just done, and wake them."""
-    if effect["scope"] != SCOPE:
-        return
+    """Take back what other runs propose under the name of an effect with ``scope="client"`` that was just done; wake them."""
     same = {"scope": effect["scope"], "name": effect["name"], "key": effect["key"]}
     for asked in tx.all(tx.sql.open_proposals, {"client_id": effect["client_id"]}):
         told = json.loads(asked["context"]).get("approve") or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,39 +13,14 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
-from stepseven.store.codec import free_text
-from stepseven.store.codec import guard as secret_guard
-from stepseven.transitions import clients, editing, family, undoing
+from stepseven.transitions import clients, editing, family, telling, undoing
 from stepseven.transitions.clients import Given
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.runs import guard
 from stepseven.transitions.state import Hold, options_of
+from stepseven.transitions.telling import Asking
 
 REFUSED = "refused"  # kind of a failed record: a person said no to what was proposed
-_WHOLE = 1 << 20  # characters: here nothing is cut, whoever puts a question together keeps it short
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """A question about to be stored. ``about`` is a digest, ``schema``/``fallback``/``remember`` JSON."""
-
-    id: str
-    branch: str
-    key: str
-    n: int
-    kind: QuestionKind
-    draft: Draft
-    step: str | None = None
-    schema: str | None = None
-    about: str | None = None
-    asked_seq: int = 0
-    attempts: int = 0
-    asked_of: str | None = None
-    remember: str | None = None
-    fallback: str | None = None
-    deadline_us: int | None = None
-    folded_into: str | None = None
-    signature: str | None = None
 
 
 def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
@@ -61,25 +36,18 @@ def ask(tx: Tx, hold: Hold, a: Asking, now_us: int) -> Row:
     into = tx.one(tx.sql.question, {"id": a.folded_into}) if a.folded_into is not None else None
     if into is None or into["status"] != "open":  # it has its answer already: this one would never get any
         a = replace(a, folded_into=None)
-    row = {
-        "id": a.id, "run_no": hold.run_no, "client_id": hold.client_id, "branch": a.branch, "key": a.key, "n": a.n,
-        "step": a.step, "kind": a.kind.value, "schema": a.schema, **_told(a.draft), "about": a.about, "asked_seq": a.asked_seq,
-        "attempts": a.attempts, "asked_of": _shown(a.asked_of), "remember": _masked(a.remember, "remember"),
-        "fallback": _masked(a.fallback, "default"), "deadline_us": a.deadline_us, "folded_into": a.folded_into,
-        "signature": _shown(a.signature), "now": now_us,
-    }  # fmt: skip
-    there = None if tx.run(tx.sql.insert_question, row) == 1 else _same_question(tx, row)
-    tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    there = None
+    if not telling.insert(tx, a, run_no=hold.run_no, client_id=hold.client_id, now_us=now_us):
+        there = _same_question(tx, hold.run_no, (a.branch, a.kind.value, a.key, a.n))
     stored = tx.one(tx.sql.question, {"id": a.id if there is None else there})
     assert stored is not None  # just inserted, or just found  # noqa: S101
     return stored
 
 
-def _same_question(tx: Tx, row: Row) -> str | None:
+def _same_question(tx: Tx, run_no: int, names: tuple[str, str, str, int]) -> str | None:
     """The id under which this question stands already."""
-    names = ("branch", "kind", "key", "n")
-    rows = tx.all(tx.sql.questions_of_run, {"run_no": row["run_no"]})
-    return next((str(r["id"]) for r in rows if all(r[name] == row[name] for name in names)), None)
+    rows = tx.all(tx.sql.questions_of_run, {"run_no": run_no})
+    return next((str(r["id"]) for r in rows if (r["branch"], r["kind"], r["key"], r["n"]) == names), None)
 
 
 def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, now_us: int) -> Row:
@@ -151,37 +119,10 @@ def _row(tx: Tx, question_id: str) -> Row:
     return row
 
 
-def _told(draft: Draft) -> dict[str, Any]:
-    """What a person reads, as it is stored: whatever it was put together from, without credentials."""
-    options = [{"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in draft.options]
-    return {
-        "text": _shown(draft.text), "options": _masked(json.dumps(_clean(options), ensure_ascii=False), "options"),
-        "recommendation": _shown(draft.recommendation),
-        "context": _masked(json.dumps(_clean(draft.context), ensure_ascii=False), "context"),
-    }  # fmt: skip
-
-
-def _shown(text: str | None) -> str | None:
-    return None if text is None else free_text(text, _WHOLE)
-
-
-def _masked(text: str | None, path: str) -> str | None:
-    """JSON text; together with its name a text may be a credential, too."""
-    return None if text is None else secret_guard(text, path, secrets="mask")
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return free_text(value, _WHOLE)
-    if isinstance(value, Mapping):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def retell(tx: Tx, hold: Hold, question_id: str, draft: Draft) -> Row:
     """Say anew what an open question is about: more belongs to it than when it was asked."""
     guard(tx, hold)
-    tx.run(tx.sql.retell_question, {"id": question_id, **_told(draft)})
+    tx.run(tx.sql.retell_question, {"id": question_id, **telling.told(draft)})
     return _row(tx, question_id)
 
 
