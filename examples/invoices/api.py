@@ -13,22 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import sys
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from .._served import CalmServer, json_body, told_to_stop
 from ._ledger import Fault, Invalid, Ledger, Taken
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from socket import socket
-
-_LARGEST_BODY = 1_000_000
 
 
 class AccountingApi:
@@ -47,8 +42,7 @@ class AccountingApi:
     @property
     def url(self) -> str:
         """``http://HOST:PORT``, without a slash at the end."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return self._server.url
 
     def start(self) -> Self:
         """Serve in a thread of its own."""
@@ -72,19 +66,10 @@ class AccountingApi:
         self.stop()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # server_close() waits for requests in flight, so none finds the ledger's file closed
-    request_queue_size = 128  # the default of 5 makes a burst wait for TCP's retransmission
-
+class _Server(CalmServer):
     def __init__(self, address: tuple[str, int], ledger: Ledger) -> None:
         super().__init__(address, _Handler)
         self.ledger = ledger
-        self.stopping = threading.Event()
-
-    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
-        """A client that hung up is no news; everything else is printed as usual."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -152,16 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
 
     def _body(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _LARGEST_BODY:
-            raise Invalid(f"Content-Length must be given, up to {_LARGEST_BODY}")
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            return json_body(self)
         except ValueError as error:
-            raise Invalid(f"the body is no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise Invalid("the body must be a JSON object")
-        return body
+            raise Invalid(str(error)) from error
 
     def _problem(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         self._reply(status, {"message": message}, headers)
@@ -178,13 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
         """No line per request: ``GET /count`` tells."""
 
 
-def _outlive_nobody(stop: threading.Event) -> None:
-    """Whoever started this holds the other end of stdin, and lets go of it when it ends, however that happens."""
-    while os.read(0, 4096):
-        pass
-    stop.set()
-
-
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C. The first line printed is the URL."""
     parser = argparse.ArgumentParser(prog="python -m examples.invoices.api", description="An accounting API to try with.")
@@ -197,11 +169,7 @@ def main() -> None:
         api = AccountingApi(args.state, host=args.host, port=args.port)
     except OSError as error:
         parser.error(f"cannot serve at {args.host}:{args.port}: {error}")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    if args.stop_with_stdin:
-        threading.Thread(target=_outlive_nobody, args=(stop,), daemon=True).start()
+    stop = told_to_stop(with_stdin=args.stop_with_stdin)
     with api:
         print(api.url, flush=True)
         stop.wait()

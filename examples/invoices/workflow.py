@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from stepseven import AlreadyDone, Conflict, Fixable, Run, attempt, step, workflow
 
-from ._http import ApiError, send
+from .._http import ApiError, send
 from .documents import Document, Entry, check, read_document
 
 AT_ONCE = 1

@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-if TYPE_CHECKING:
-    from socket import socket
+from .._served import CalmServer, json_body, told_to_stop
 
 Answer = tuple[HTTPStatus, Any]
 
@@ -48,7 +44,6 @@ class Request:
     key: str | None
 
 
-_LARGEST_BODY = 1_000_000
 _MODES = ("ok", "drop_reply", "hold")
 _OPENED = {"Q1": 168, "Q2": 195, "Q3": 214, "Q4": 187}  # tickets of a quarter
 _SUBJECTS = ("how to add a user", "report is empty", "export as PDF", "wrong time zone", "dark mode", "password forgotten")
@@ -239,8 +234,7 @@ class Server:
     @property
     def url(self) -> str:
         """``http://HOST:PORT``, without a slash at the end."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return self._server.url
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -254,18 +248,10 @@ class Server:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # server_close() waits for requests in flight
-
+class _Server(CalmServer):
     def __init__(self, address: tuple[str, int], system: System) -> None:
         super().__init__(address, _Handler)
         self.system = system
-        self.stopping = threading.Event()
-
-    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
-        """A client that hung up is no news; everything else is printed as usual."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -319,26 +305,13 @@ class _Handler(BaseHTTPRequestHandler):
         return None, None
 
     def _body(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _LARGEST_BODY:
-            raise Wrong(HTTPStatus.BAD_REQUEST, f"Content-Length must be given, up to {_LARGEST_BODY}")
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            return json_body(self)
         except ValueError as error:
-            raise Wrong(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise Wrong(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
-        return body
+            raise Wrong(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     def log_message(self, format: str, *args: object) -> None:
         """No line per request: ``GET /count`` tells."""
-
-
-def _outlive_nobody(stop: threading.Event) -> None:
-    """Whoever started this holds the other end of stdin, and lets go of it when it ends, however that happens."""
-    while os.read(0, 4096):
-        pass
-    stop.set()
 
 
 def main() -> None:
@@ -359,11 +332,7 @@ def main() -> None:
         server = Server(system, host=args.host, port=args.port)
     except OSError as error:
         parser.error(f"cannot serve at {args.host}:{args.port}: {error}")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    if args.stop_with_stdin:
-        threading.Thread(target=_outlive_nobody, args=(stop,), daemon=True).start()
+    stop = told_to_stop(with_stdin=args.stop_with_stdin)
     with server:
         print(server.url, flush=True)
         stop.wait()

@@ -13,10 +13,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from ..invoices._http import ApiError, send  # noqa: TID252 - `examples` in a checkout, `stepseven.examples` in a wheel
+from .._http import ApiError, send
 
 if TYPE_CHECKING:
-    from ..invoices._http import Reply  # noqa: TID252 - the same
+    from .._http import Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

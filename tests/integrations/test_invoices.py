@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from examples.invoices._http import send
+from examples._http import send
 from examples.invoices.api import AccountingApi
 from examples.invoices.documents import read_document
 from examples.invoices.generate import write_samples

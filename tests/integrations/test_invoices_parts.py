@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from examples.invoices._http import ApiError, Reply, send
+from examples._http import ApiError, Reply, send
 from examples.invoices.api import AccountingApi
 from examples.invoices.documents import check, read_document
 from examples.invoices.generate import write_samples
