@@ -3,6 +3,8 @@
 Values of the enums are an interface: they stand in databases for ever (``tests/compat`` pins them).
 Money is integer micro-USD (``*_uusd``) inside and float USD (``usd``) at the edge; times are integer microseconds
 since the Unix epoch, UTC (``*_us``).
+
+Longer than other files on purpose: the words in one place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a stranger stumbles over at a terminal: odd environments, wrong words, unset variables; and what is said then."""
+"""What a stranger stumbles over at a terminal: odd environments, wrong words, unset variables; and what is said then.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

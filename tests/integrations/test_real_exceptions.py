@@ -1,4 +1,7 @@
-"""The real exceptions of the real libraries, from a server on the loopback interface that misbehaves on request."""
+"""The real exceptions of the real libraries, from a server on the loopback interface that misbehaves on request.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

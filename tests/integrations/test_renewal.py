@@ -1,4 +1,7 @@
-"""The renewal example end to end: two quarters of one client, killed wherever it hurts; judged by the systems' own counts."""
+"""The renewal example end to end: two quarters of one client, killed wherever it hurts; judged by the systems' own counts.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

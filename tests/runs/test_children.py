@@ -1,4 +1,7 @@
-"""``run.start``: a child is a run of its own, and its end a record of its parent."""
+"""``run.start``: a child is a run of its own, and its end a record of its parent.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

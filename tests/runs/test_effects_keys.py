@@ -1,4 +1,7 @@
-"""What names an effect, and who shares its receipt."""
+"""What names an effect, and who shares its receipt.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

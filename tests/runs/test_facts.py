@@ -1,4 +1,7 @@
-"""Facts about clients: said, contradicted, pinned, read in steps, waited for; and clients that are paused."""
+"""Facts about clients: said, contradicted, pinned, read in steps, waited for; and clients that are paused.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A step that fails in a real run: tried differently, written down, asked about, obeyed."""
+"""A step that fails in a real run: tried differently, written down, asked about, obeyed.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which record answers a call: never its position, always what it says."""
+"""Which record answers a call: never its position, always what it says.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ceilings of a run: checked before a step, reserved, asked about once."""
+"""Ceilings of a run: checked before a step, reserved, asked about once.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

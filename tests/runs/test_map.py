@@ -1,4 +1,7 @@
-"""``run.map``: order, failures, one question for one cause, and going on after a crash."""
+"""``run.map``: order, failures, one question for one cause, and going on after a crash.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A run that only waits for people or time is a row in the store and nothing in memory."""
+"""A run that only waits for people or time is a row in the store and nothing in memory.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A person's no, and a wait for a person, inside steps and inside runs that a run started."""
+"""A person's no, and a wait for a person, inside steps and inside runs that a run started.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The next run starts from the last one plus everything since: pinned at first use, and the same after any resume."""
+"""The next run starts from the last one plus everything since: pinned at first use, and the same after any resume.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

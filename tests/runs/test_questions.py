@@ -1,4 +1,7 @@
-"""Questions of a run: asked once, answered once, by id, from anywhere."""
+"""Questions of a run: asked once, answered once, by id, from anywhere.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

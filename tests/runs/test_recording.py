@@ -1,4 +1,7 @@
-"""What goes into a record comes out of it equal, first time and every time; what would not is refused where it is made."""
+"""What goes into a record comes out of it equal, first time and every time; what would not is refused where it is made.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

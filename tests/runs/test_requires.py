@@ -1,4 +1,7 @@
-"""``@workflow(requires=…, client_record=…)``: what a workflow counts on is there before its first line runs."""
+"""``@workflow(requires=…, client_record=…)``: what a workflow counts on is there before its first line runs.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Taking back what a run did: offered when it ends badly, decided by a person, done by a run of its own. Judged outside."""
+"""Taking back what a run did: offered when it ends badly, decided by a person, done by a run of its own. Judged outside.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

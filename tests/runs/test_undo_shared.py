@@ -1,4 +1,7 @@
-"""What one run did and another stands on: nothing of it is taken back that the question did not tell of."""
+"""What one run did and another stands on: nothing of it is taken back that the question did not tell of.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

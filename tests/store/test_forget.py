@@ -1,4 +1,7 @@
-"""When a client leaves nothing that was said, found out or done for it can be read; that it happened, and its cost, stays."""
+"""When a client leaves nothing that was said, found out or done for it can be read; that it happened, and its cost, stays.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ended runs shrink to summaries, decisions and receipts; nothing that is still needed goes, whoever dies or writes meanwhile."""
+"""Ended runs shrink to summaries, decisions and receipts; nothing that is still needed goes, whoever dies or writes meanwhile.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

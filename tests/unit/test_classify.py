@@ -1,4 +1,7 @@
-"""Classifying exceptions: what is done, what is proven about a write, what a person reads. No library, no I/O."""
+"""Classifying exceptions: what is done, what is proven about a write, what a person reads. No library, no I/O.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What can be stored comes back equal and of equal type; what cannot is refused at once, with the path to it."""
+"""What can be stored comes back equal and of equal type; what cannot is refused at once, with the path to it.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

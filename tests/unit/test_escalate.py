@@ -1,4 +1,7 @@
-"""The questions people read. Read the snapshots as the person who has to answer them, on a telephone, in a minute."""
+"""The questions people read. Read the snapshots as the person who has to answer them, on a telephone, in a minute.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable
 from stepseven.model import Secret
+from stepseven.runtime.binding import parameter_types
 from stepseven.store.codec import Typed, canonical, from_canonical
+
+if TYPE_CHECKING:
+    from stepseven.runtime.declared import Step
 
 _IN_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _IN_DICTS = ("properties", "patternProperties", "$defs")
@@ -130,3 +134,17 @@ def _bytes_in(value: Any) -> Counter[bytes]:
         return Counter((value,))
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else ()
     return sum(map(_bytes_in, items), Counter())
+
+
+def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:
+    """The stored arguments of a claim, as the step's parameters.
+
+    Raises:
+        NotRecordable: one does not fit its annotation any more.
+    """
+    hints = parameter_types(step.fn)
+    return {
+        name: decode_argument(hints.get(name, Any), value, name)
+        for name, value in json.loads(arguments).items()
+        if name in step.parameters.names
+    }

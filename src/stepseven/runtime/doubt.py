@@ -16,9 +16,9 @@ from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
 from stepseven.runtime import approving, asking, choices, clash, trouble, writing
-from stepseven.runtime.arguments import decode_argument
+from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.attempt import Attempt, loose
-from stepseven.runtime.binding import call_bound, parameter_types
+from stepseven.runtime.binding import call_bound
 from stepseven.runtime.declared import WRITE_TIMEOUT_S, honoured_us
 from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
@@ -30,7 +30,6 @@ from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.declared import Step
     from stepseven.runtime.execution import Execution
     from stepseven.store.base import Row, Tx
 
@@ -253,20 +252,6 @@ def _edits(held: Claim) -> str:
     proposed, approved = json.loads(held.arguments or "{}"), json.loads(held.approved or "{}")
     edited = {name: v for name, v in approved.items() if name not in proposed or proposed[name] != v}
     return json.dumps(edited, ensure_ascii=False)
-
-
-def arguments_of(step: Step[Any, Any], arguments: str) -> dict[str, Any]:
-    """The stored arguments of a claim, as the step's parameters.
-
-    Raises:
-        NotRecordable: one does not fit its annotation any more.
-    """
-    hints = parameter_types(step.fn)
-    return {
-        name: decode_argument(hints.get(name, Any), value, name)
-        for name, value in json.loads(arguments).items()
-        if name in step.parameters.names
-    }
 
 
 async def _found_done(ex: Execution, call: Call, intent: Intent, held: Claim) -> Sent:

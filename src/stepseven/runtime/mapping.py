@@ -2,6 +2,8 @@
 
 One item's failure does not stop the others. Two in a row with one cause pause the start of further items and ask one
 question, into which the items' own questions are folded: a dead API costs one answer, not fifty.
+
+Longer than other files: one object, whose items, failures in a row and pauses are decided from one another.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import inspect
 import json
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from stepseven.runtime.binding import is_async, start_plain
 from stepseven.runtime.declared import WRITE_TIMEOUT_S
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.services import SHORT_WAIT_US, gate
+from stepseven.runtime.threads import Door
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import guard
 from stepseven.transitions import effects
@@ -62,27 +62,6 @@ class Caller:
     """Whether anybody still waits for a piece of work."""
 
     gone: bool = False
-
-
-class Door:
-    """Between a send and whoever gives it up: either its code began, or it never will."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.begun = False
-        self.shut = False
-
-    def enter(self) -> bool:
-        """The code is about to begin: may it?"""
-        with self._lock:
-            self.begun = not self.shut
-            return self.begun
-
-    def close(self) -> bool:
-        """Give it up, or note its end. Whether the code had begun."""
-        with self._lock:
-            self.shut = True
-            return self.begun
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.errors import NotRecordable
 from stepseven.model import EffectKind
 from stepseven.runtime import doubt, known, reading
+from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.calls import Call
 from stepseven.runtime.declared import Step, StepOptions
 from stepseven.runtime.place import Place
@@ -62,7 +63,7 @@ def _call_of(ex: Execution, row: Row) -> Call:
     step = known.find(row["step"], ex.workflow.fn.__module__)
     bound: dict[str, Any] = {}
     try:
-        bound = {} if step is None else step.parameters.bind((), doubt.arguments_of(step, row["arguments"] or "{}"))
+        bound = {} if step is None else step.parameters.bind((), arguments_of(step, row["arguments"] or "{}"))
     except (NotRecordable, TypeError):  # its parameters changed, or some were not recorded: its probe cannot be asked
         step = None
     if step is None or MASK in (row["arguments"] or ""):  # what was masked cannot be looked for

@@ -81,3 +81,24 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(RuntimeError("the step raised StopIteration"))  # a future cannot carry it
     else:
         future.set_exception(error)
+
+
+class Door:
+    """Between a send and whoever gives it up: either its code began, or it never will."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begun = False
+        self.shut = False
+
+    def enter(self) -> bool:
+        """The code is about to begin: may it?"""
+        with self._lock:
+            self.begun = not self.shut
+            return self.begun
+
+    def close(self) -> bool:
+        """Give it up, or note its end. Whether the code had begun."""
+        with self._lock:
+            self.shut = True
+            return self.begun

@@ -17,7 +17,8 @@ from pydantic_core import from_json
 from stepseven.decide.escalate import about
 from stepseven.errors import Fixable, NotRecordable
 from stepseven.model import EffectKind
-from stepseven.runtime import doubt, known
+from stepseven.runtime import known
+from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.binding import hints_of, is_async, passed
 from stepseven.runtime.declared import Step, StepOptions, source_digest
 from stepseven.runtime.handle import Run
@@ -109,7 +110,7 @@ def _values(row: Row, step: Step[Any, Any], undo: Undo) -> dict[str, Any]:
     if undo.receipt is not None and text.startswith('{"' + REFUSED_RESULT):
         raise Fixable(f"what {step.name!r} returned could not be kept, and its undo needs it: take it back by hand")
     try:
-        arguments = doubt.arguments_of(step, row["arguments"] or "{}") | doubt.arguments_of(step, row["inputs_approved"] or "{}")
+        arguments = arguments_of(step, row["arguments"] or "{}") | arguments_of(step, row["inputs_approved"] or "{}")
         receipt = step.typed.decode(text) if undo.receipt is not None else None
     except NotRecordable as misfit:
         raise Fixable(f"what {step.name!r} was called with, or returned, does not fit its code any more: {misfit}") from misfit

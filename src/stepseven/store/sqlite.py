@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from stepseven.errors import StoreUnavailable
 from stepseven.store._apart import Apart
 from stepseven.store._disk import Disk
+from stepseven.store._queue import Queued, ended, tell
 from stepseven.store._space import compacted, erased
 from stepseven.store._trouble import busy, cannot_open, explain
 from stepseven.store.base import Row, Tx, Values
@@ -63,59 +64,6 @@ class _Tx:
         return cursor.rowcount
 
 
-class _Queued:
-    """What waits for the writer thread: a unit, or one inserting statement; and the future of who waits for it."""
-
-    __slots__ = ("durable", "error", "future", "loop", "result", "statement", "unit", "values")
-
-    def __init__(self, durable: bool, unit: Callable[[Tx], Any] | None, statement: str = "", values: Values = ()) -> None:  # noqa: FBT001
-        self.durable = durable
-        self.unit = unit
-        self.statement = statement
-        self.values = values
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-
-def _settle(batch: list[_Queued]) -> None:
-    """Tell those who wait in this loop. One who was cancelled meanwhile is told nothing; it was written all the same."""
-    for queued in batch:
-        if queued.future.done():
-            continue
-        if queued.error is not None:
-            queued.future.set_exception(queued.error)
-        else:
-            queued.future.set_result(queued.result)
-
-
-async def _ended(future: asyncio.Future[T]) -> T:
-    """The result of a queued unit. Who is cancelled meanwhile hears of it after the commit: it cannot be called back."""
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled = True
-        except Exception:  # noqa: BLE001 - raised below, from the future
-            break
-    result = future.result()
-    if cancelled:
-        raise asyncio.CancelledError
-    return result
-
-
-def _tell(batch: list[_Queued]) -> None:
-    """Wake each loop once: every wake-up of a loop from another thread is a system call."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Queued]] = {}
-    for queued in batch:
-        by_loop.setdefault(queued.loop, []).append(queued)
-    for loop, waiting in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, waiting)
-
-
 class SqliteStore:
     """A store in one SQLite file (``sqlite:///path``) or in memory (``sqlite:///:memory:``)."""
 
@@ -137,7 +85,7 @@ class SqliteStore:
         self._always = always_durable
         self._lock = threading.Lock()
         self._read_lock = self._lock if self.memory else threading.Lock()
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[Queued] = deque()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._disk = None if self.memory else Disk(path, self._lock)
@@ -247,7 +195,7 @@ class SqliteStore:
 
     async def append(self, statement: str, values: Values, *, durable: bool) -> bool:
         """Through the writer thread."""
-        return bool(await _ended(self._enqueue(_Queued(durable, None, statement, values))))
+        return bool(await ended(self._enqueue(Queued(durable, None, statement, values))))
 
     async def write(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
         """In this thread when nobody else is about to write, else through the writer thread."""
@@ -258,7 +206,7 @@ class SqliteStore:
                     return self._finish_alone(unit)
             finally:
                 self._lock.release()
-        result: T = await _ended(self._enqueue(_Queued(durable, unit)))
+        result: T = await ended(self._enqueue(Queued(durable, unit)))
         return result
 
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
@@ -309,7 +257,7 @@ class SqliteStore:
 
     # -- the writer thread --------------------------------------------------------------------------------------------
 
-    def _enqueue(self, queued: _Queued) -> asyncio.Future[Any]:
+    def _enqueue(self, queued: Queued) -> asyncio.Future[Any]:
         if self._closing:
             raise StoreUnavailable(self.url, "it was closed")
         self._queue.append(queued)
@@ -329,12 +277,12 @@ class SqliteStore:
             while self._queue:
                 with self._lock:
                     batch = self._commit_batch()
-                _tell(batch)
+                tell(batch)
             if self._closing:
                 return
 
-    def _commit_batch(self) -> list[_Queued]:
-        batch: list[_Queued] = []
+    def _commit_batch(self) -> list[Queued]:
+        batch: list[Queued] = []
         waiting = len(self._queue)
         durable = any(queued.durable for queued in list(self._queue)[:BATCH_UNITS])
         try:
@@ -357,7 +305,7 @@ class SqliteStore:
                 queued.error = queued.error or why
         return batch
 
-    def _execute(self, queued: _Queued) -> None:
+    def _execute(self, queued: Queued) -> None:
         """Execute one of a batch so that its failure hurts nobody else's part of it.
 
         Raises:

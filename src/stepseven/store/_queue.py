@@ -1,0 +1,65 @@
+"""What waits for SQLite's writer thread, and how those who wait in an event loop hear of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from stepseven.store.base import Tx, Values
+
+T = TypeVar("T")
+
+
+class Queued:
+    """What waits for the writer thread: a unit, or one inserting statement; and the future of who waits for it."""
+
+    __slots__ = ("durable", "error", "future", "loop", "result", "statement", "unit", "values")
+
+    def __init__(self, durable: bool, unit: Callable[[Tx], Any] | None, statement: str = "", values: Values = ()) -> None:  # noqa: FBT001
+        self.durable = durable
+        self.unit = unit
+        self.statement = statement
+        self.values = values
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+def settle(batch: list[Queued]) -> None:
+    """Tell those who wait in this loop. One who was cancelled meanwhile is told nothing; it was written all the same."""
+    for queued in batch:
+        if queued.future.done():
+            continue
+        if queued.error is not None:
+            queued.future.set_exception(queued.error)
+        else:
+            queued.future.set_result(queued.result)
+
+
+async def ended(future: asyncio.Future[T]) -> T:
+    """The result of a queued unit. Who is cancelled meanwhile hears of it after the commit: it cannot be called back."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:  # noqa: BLE001 - raised below, from the future
+            break
+    result = future.result()
+    if cancelled:
+        raise asyncio.CancelledError
+    return result
+
+
+def tell(batch: list[Queued]) -> None:
+    """Wake each loop once: every wake-up of a loop from another thread is a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Queued]] = {}
+    for queued in batch:
+        by_loop.setdefault(queued.loop, []).append(queued)
+    for loop, waiting in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, waiting)
