@@ -161,13 +161,18 @@ def of_pin(text: str) -> Known:
 
 def answered(ex: Execution, here: Place, question: Row, key: str) -> None:
     """A question of this run was answered, and the answer is a fact since: its code sees that from here on."""
+    here.found_out(key, Known(json.loads(question["answer"]), version_answered(ex, question, key)))
+
+
+def version_answered(ex: Execution, question: Row, key: str) -> int:
+    """The version of a fact that an answer became; 0: it is not there."""
     mine = {"client_id": ex.hold.client_id, "key": key}
     rows = ex.store.read_now(lambda tx: tx.all(tx.sql.fact_history, mine))
-    told = f"answer to {question['id']}"
+    told, answer = f"answer to {question['id']}", json.loads(question["answer"])
     row = next((r for r in rows if r["source"] == told), None)
     # A fork has its root's answers under ids of its own: there the fact is the one with the same value.
-    row = row or next((r for r in reversed(rows) if json.loads(r["value"]) == json.loads(question["answer"])), None)
-    here.found_out(key, Known(json.loads(question["answer"]), row["version"] if row is not None else 0))
+    row = row or next((r for r in reversed(rows) if json.loads(r["value"]) == answer), None)
+    return 0 if row is None else int(row["version"])
 
 
 def version_told(ex: Execution, record: Record, key: str) -> int:

@@ -114,10 +114,7 @@ def _standing(ex: Execution, name: str) -> Row | None:
 
 async def _keep_answer(ex: Execution, name: str, row: Row) -> None:
     """The answer is what this run knows, whatever becomes of the fact later."""
-    source = f"answer to {row['id']}"
-    versions = ex.store.read_now(lambda tx: tx.all(tx.sql.fact_history, {"client_id": ex.hold.client_id, "key": name}))
-    told = next((v["version"] for v in versions if v["source"] == source), 0)
-    pin = json.dumps({"value": json.loads(row["answer"]), "version": told}, ensure_ascii=False)
+    pin = json.dumps({"value": json.loads(row["answer"]), "version": facts.version_answered(ex, row, name)}, ensure_ascii=False)
     now = ex.now_us()
     await ex.append(
         Record(id=ex.next_id(), branch="", name=facts.FOUND, key=name, generation=1, state="done", result=pin,

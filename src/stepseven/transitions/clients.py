@@ -65,7 +65,10 @@ def learn(tx: Tx, given: Given, now_us: int) -> Learned:
 
 def repeats(tx: Tx, given: Given, now_us: int) -> int | None:
     """The version of the fact that *given* only repeats; ``None`` when it is news. Changes nothing."""
-    rows = tx.all(tx.sql.fact_history, {"client_id": given.client_id, "key": given.key})
+    return _repeated(tx.all(tx.sql.fact_history, {"client_id": given.client_id, "key": given.key}), given, now_us)
+
+
+def _repeated(rows: Sequence[Row], given: Given, now_us: int) -> int | None:
     found = rule.repeated([_said(row) for row in rows], _word(given), now_us)
     return None if found is None else found.version
 
@@ -73,7 +76,7 @@ def repeats(tx: Tx, given: Given, now_us: int) -> int | None:
 def would_stand(tx: Tx, given: Given, now_us: int) -> tuple[bool, Fact]:
     """Whether *given* is news, and the fact as it stands once that is said. Changes nothing."""
     rows = tx.all(tx.sql.fact_history, {"client_id": given.client_id, "key": given.key})
-    if repeats(tx, given, now_us) is not None:
+    if _repeated(rows, given, now_us) is not None:
         return False, stands(given.client_id, rows, now_us)
     row = {
         "key": given.key, "version": rows[-1]["version"] + 1 if rows else 1, "value": given.value, "source": given.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from stepseven.store.base import Row, Tx
+from stepseven.transitions import telling
 
 
 def overtaken(tx: Tx, effect: Row, now_us: int) -> None:
@@ -14,6 +15,4 @@ def overtaken(tx: Tx, effect: Row, now_us: int) -> None:
         told = json.loads(asked["context"]).get("approve") or {}
         if asked["run_no"] == effect["run_no"] or told.get("effect") != same:
             continue
-        tx.run(tx.sql.close_question, {"id": asked["id"], "status": "withdrawn", "now": now_us})
-        tx.run(tx.sql.count_questions, {"run_no": asked["run_no"], "now": now_us})
-        tx.run(tx.sql.wake_run, {"run_no": asked["run_no"], "now": now_us, "reason": "another run did it: ready to go on"})
+        telling.take_back(tx, asked["id"], asked["run_no"], reason="another run did it: ready to go on", now_us=now_us)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from stepseven.store.base import Tx
+from stepseven.transitions import telling
 
 
 def withdraw(tx: Tx, client_id: str, key: str, now_us: int) -> list[str]:
@@ -18,8 +19,5 @@ def withdraw(tx: Tx, client_id: str, key: str, now_us: int) -> list[str]:
         if row["remember"] is None or json.loads(row["remember"]).get("key") != key:
             continue
         closed.append(str(row["id"]))
-        tx.run(tx.sql.close_question, {"id": row["id"], "status": "withdrawn", "now": now_us})
-        tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
-        reason = f"{key} is known now: ready to go on"
-        tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": reason})
+        telling.take_back(tx, row["id"], row["run_no"], reason=f"{key} is known now: ready to go on", now_us=now_us)
     return closed

@@ -56,6 +56,13 @@ def insert(tx: Tx, a: Asking, *, run_no: int, client_id: str, now_us: int) -> bo
     return stored
 
 
+def take_back(tx: Tx, question_id: str, run_no: int, *, reason: str, now_us: int) -> None:
+    """Close a question that nobody has to answer any more, and let its run go on. *reason*: why, in words."""
+    tx.run(tx.sql.close_question, {"id": question_id, "status": "withdrawn", "now": now_us})
+    tx.run(tx.sql.count_questions, {"run_no": run_no, "now": now_us})
+    tx.run(tx.sql.wake_run, {"run_no": run_no, "now": now_us, "reason": reason})
+
+
 def told(draft: Draft) -> dict[str, Any]:
     """What a person reads, as the columns of its row."""
     options = [{"id": o.id, "label": o.label, "detail": o.detail, "usd": o.usd, "seconds": o.seconds} for o in draft.options]
