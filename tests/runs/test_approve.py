@@ -288,3 +288,16 @@ async def test_every_no_stays_beside_a_later_yes() -> None:
         assert outcome.result() == ["refused by ann", "refused by ann", "m-1", "1", "2"]
         assert len(await layer.questions(status=None)) == 5
         assert [s[1] for s in sent] == ["c"]
+
+
+async def test_silence_is_a_no(tmp_path: Path) -> None:
+    """A proposal that expired was not approved: nothing is sent, and the run ends saying so."""
+    async with testing.layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        await proposed(layer)
+        with sqlite3.connect(tmp_path / "s.db") as other:  # whoever reminds people closes it so
+            other.execute("UPDATE question SET status = 'expired'")
+        outcome = await layer.resume("r")
+        assert outcome.status is RunStatus.CANCELLED
+        assert outcome.failure is not None
+        assert outcome.failure.reason == "nobody approved it in time"
+        assert sent == []

@@ -261,9 +261,17 @@ async def test_a_pruned_run_cannot_be_forked(tmp_path: Path) -> None:
 # -- who else is there --------------------------------------------------------------------------------------------------------
 
 
+def seen_whole(tx: Any, run: Any) -> Any:
+    """What would go of a run, read at once."""
+    made = pruning.begin(tx, run)
+    while pruning.look_on(tx, made):
+        pass
+    return made
+
+
 def planned(layer: Layer, run: pruning.Found) -> tuple[pruning.Shrink, str]:
     """What would go of a run, and its checkpoint."""
-    return layer.store.read_now(lambda tx: (pruning.plan(tx, run), pruning.checkpoint(tx, run)))
+    return layer.store.read_now(lambda tx: (seen_whole(tx, run), pruning.checkpoint(tx, run)))
 
 
 def first(layer: Layer, before_us: int = 1 << 60) -> pruning.Found:

@@ -96,14 +96,6 @@ def look_on(tx: Tx, s: Shrink) -> bool:
     return False
 
 
-def plan(tx: Tx, run: Found) -> Shrink:
-    """All of it at once, of a run that is not large."""
-    made = begin(tx, run)
-    while look_on(tx, made):
-        pass
-    return made
-
-
 def _see_step(s: Shrink, row: Row) -> None:
     s.seen = row["id"]
     s.size += row["size"]
