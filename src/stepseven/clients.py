@@ -67,7 +67,7 @@ class Client:
         def unit(tx: Tx) -> tuple[bool, Fact | None]:
             return clients.learn(tx, word, now).new, clients.standing(tx, self.id, key, now)
 
-        new, fact = self._services.store.write_now(unit, durable=True)
+        new, fact = self._services.store.write_now(unit, durable=True, client=self.id)
         assert fact is not None  # just said, or said before  # noqa: S101
         if new and self._learned is not None:
             self._learned(self.id, key)
@@ -124,7 +124,9 @@ class Client:
         """
         why, who = (free_text(text, 300) if text else None for text in (reason, by))
         now = self._services.edge.now_us()
-        self._services.store.write_now(lambda tx: clients.pause(tx, self.id, reason=why, by=who, now_us=now), durable=True)
+        self._services.store.write_now(
+            lambda tx: clients.pause(tx, self.id, reason=why, by=who, now_us=now), durable=True, client=self.id
+        )
 
     def unpause(self, *, by: str | None = None) -> None:
         """Let things begin again: ``resume`` (or a worker) goes on with its runs. No change if it is not paused.
@@ -136,7 +138,7 @@ class Client:
             UnknownClient: nothing was ever run for it or said about it.
         """
         who, now = (free_text(by, 300) if by else None), self._services.edge.now_us()
-        self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True)
+        self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True, client=self.id)
 
     # -- when it leaves ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +214,11 @@ def import_facts(
                 clients.learn(tx, word, now)
         return Imported(new=tuple(new), unchanged=unchanged, conflicts=tuple(against))
 
-    done = services.store.read_now(unit) if dry_run else services.store.write_now(unit, durable=True)
+    done = (
+        services.store.read_now(unit)
+        if dry_run
+        else services.store.write_now(unit, durable=True, client=tuple({word.client_id for word in given}))
+    )
     if learned is not None and not dry_run:
         for fact in done.new:
             learned(fact.client_id, fact.key)

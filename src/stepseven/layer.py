@@ -196,7 +196,7 @@ class Layer:
         """
         admission, _ = self._admission(call, inputs, client, run_id, goal)
         now = self.services.edge.now_us()
-        await self.store.write(lambda tx: runs.admit(tx, admission, now), durable=True)
+        await self.store.write(lambda tx: runs.admit(tx, admission, now), durable=True, client=admission.client_id)
         return await self._info(admission.run_id)
 
     async def resume(
@@ -361,9 +361,11 @@ class Layer:
         plain = value if text is None else json.loads(guard(text, "answer", secrets="refuse"))
         now = self.services.edge.now_us()
         shown = free_text(note) if note is not None else None
+        asked = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))
         row = await self.store.write(
-            lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now), durable=True
-        )
+            lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now),
+            durable=True, client=None if asked is None else asked["client_id"],
+        )  # fmt: skip
         self._driver.answered(row["id"])
         if row["remember"] is not None:
             self._driver.learned(row["client_id"], json.loads(row["remember"])["key"])
@@ -384,7 +386,8 @@ class Layer:
         def unit(tx: Tx) -> str:
             return runs.request_cancel(tx, run_id, why, now, self.services.worker.dead_workers(tx))
 
-        status = RunStatus(await self.store.write(unit, durable=True))
+        whose = (await self.store.read(lambda tx: runs.known(tx, run_id)))["client_id"]
+        status = RunStatus(await self.store.write(unit, durable=True, client=whose))
         self._driver.cancelled(run_id, why)
         return status
 
@@ -403,11 +406,13 @@ class Layer:
         """
         new_id = f"{run_id}-fork-{self.services.edge.new_id('r')[2:8]}"
         changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in (inputs or {}).items()}
+        run = await self.store.read(lambda tx: runs.known(tx, run_id))
         if changed:
-            run = await self.store.read(lambda tx: runs.known(tx, run_id))
             _check_inputs(registry.get(run["workflow"]), changed)
         now = self.services.edge.now_us()
-        await self.store.write(lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True)
+        await self.store.write(
+            lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True, client=run["client_id"]
+        )
         return await self._info(new_id)
 
     # -- clients ----------------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ async def test_a_send_whose_run_was_taken_over_still_costs(fails: bool) -> None:
 
     @step(effect="write", key="n", cost=Cost(usd=2))
     async def pay(n: str) -> int:
-        layer.store.write_now(take_away, durable=True)
+        layer.store.write_now(take_away, durable=True, client=None)
         attempt().spend(usd=1.5, tokens=70)
         if fails:
             raise ConnectionResetError

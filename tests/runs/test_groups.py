@@ -88,7 +88,7 @@ async def test_a_run_that_is_lost_while_its_failure_is_kept_raises_nothing(tmp_p
                  "fence": run["fence"], "seen_owner": run["owner"]},
             )  # fmt: skip
 
-        await layer.store.write(steal, durable=True)
+        await layer.store.write(steal, durable=True, client=None)
         taken.set()
         outcome = await running
         assert not outcome.status.ended

@@ -466,7 +466,7 @@ async def test_a_batch_is_asked_after_a_crash_between_the_second_failure_and_its
             tx.connection.execute("UPDATE question SET folded_into = NULL")
             tx.connection.execute("DELETE FROM question WHERE kind = 'batch'")
 
-        layer.store.write_now(undo, durable=True)
+        layer.store.write_now(undo, durable=True, client=None)
     async with place.layer() as layer:
         second = await inbox(layer, await layer.resume("r1"))
         assert (second.kind, second.id != question.id) == ("batch", True)

@@ -329,7 +329,7 @@ async def test_which_run_it_is(layer: Any) -> None:
     await layer.run(renewal(quarter="Q3"), client="acme", run_id="r3")
     seen: list[Any] = []
     await finish(layer, renewal(quarter="Q3b"), "r3b")  # done, as a part of another run
-    layer.store.write_now(lambda tx: tx.run("UPDATE run SET parent_no = 1 WHERE id = 'r3b'", {}), durable=True)
+    layer.store.write_now(lambda tx: tx.run("UPDATE run SET parent_no = 1 WHERE id = 'r3b'", {}), durable=True, client=None)
     flow = seen_by(seen)
     fork = (await layer.fork("r1", from_step="previous.billing")).run_id
     await layer.resume(fork)
@@ -367,7 +367,7 @@ async def test_a_resume_sees_the_same_whatever_happened_meanwhile(layer: Any) ->
 
     await finish(layer, renewal(quarter="Q2"), "r2")  # ended only now
     await layer.run(other(), client="acme", run_id="o")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True)
+    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
     await layer.answer(asked, "yes", by="ann")
     assert (await layer.run(flow(quarter="Q3"), client="acme", run_id="r3")).result() == "done"
     assert len(seen) == 3
@@ -409,8 +409,10 @@ async def test_what_is_too_long_is_cut_and_can_be_loaded(layer: Any, size: int) 
         return Offer(price=1, text="")
 
     await layer.run(flow(quarter="Q2"), client="acme", run_id="r2")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True)
-    layer.store.write_now(lambda tx: tx.run("UPDATE run SET value = NULL, pruned_us = 1 WHERE no = 1", {}), durable=True)
+    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
+    layer.store.write_now(
+        lambda tx: tx.run("UPDATE run SET value = NULL, pruned_us = 1 WHERE no = 1", {}), durable=True, client=None
+    )
     await answer_all(layer, "r2", "yes")
     await layer.resume("r2")
     assert seen[0] == seen[1]
@@ -426,7 +428,7 @@ async def test_an_artifact_that_was_pruned_before_it_was_loaded_is_gone_aloud(la
     await finish(layer, renewal(quarter="Q1", size=9000), "r1")
     seen: list[Any] = []
     await layer.run(seen_by(seen)(quarter="Q2"), client="acme", run_id="r2")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True)
+    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
     assert seen[0].artifacts["previous.tickets"].startswith('"111') or seen[0].artifacts["previous.tickets"].startswith("111")
     with pytest.raises(ArtifactGone, match=r"previous\.tickets' of run r1 is gone"):
         seen[0].artifact("previous.tickets")
@@ -561,7 +563,7 @@ async def test_a_brief_holds_no_credential(layer: Any) -> None:
 
     await layer.run(flow(), client="acme", run_id="r", goal="G")
     token = "ghp_" + "a1B2" * 10
-    layer.store.write_now(lambda tx: tx.run("UPDATE run SET goal = :goal", {"goal": f"use {token}"}), durable=True)
+    layer.store.write_now(lambda tx: tx.run("UPDATE run SET goal = :goal", {"goal": f"use {token}"}), durable=True, client=None)
     await layer.answer_next("yes", by="ann")
     assert "Goal: use •••" in (await layer.resume("r")).result()
 

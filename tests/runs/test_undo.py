@@ -617,7 +617,7 @@ async def test_a_run_that_kept_dying_and_is_stopped_offers(shop: Shop, tmp_path:
                  "source_digest": None, "fence": row["fence"], "seen_owner": ""},
             )  # fmt: skip
 
-        await layer.store.write(dying, durable=True)
+        await layer.store.write(dying, durable=True, client=None)
         outcome = await layer.resume("r")
         assert kinds(outcome) == ["poison"]
         await layer.answer(outcome.questions[0].id, "stop", by="ann")

@@ -171,6 +171,7 @@ async def test_a_receipt_that_could_not_be_kept_is_the_finders_all_the_same() ->
                 {"id": unknown.id, "answer": '{"choice": "happened", "receipt": {"no": 1}}', "by": "ann", "note": None, "now": 1},
             ),
             durable=True,
+            client=None,
         )
         missing = the_question(await layer.resume("B"))
         assert missing.kind is QuestionKind.REQUIRED
@@ -508,7 +509,7 @@ async def test_what_is_being_taken_back_is_not_offered_a_second_time() -> None:
             assert held is not None
             effects.late_receipt(tx, held, '"S-a"', "q_late", 1)
 
-        await layer.store.write(late, durable=True)
+        await layer.store.write(late, durable=True, client=None)
         assert told((await undo_questions(layer))["A"]) == ["shared"]
         await layer.answer((await undo_questions(layer))["A"].id, "undo", by="ann")
         assert [(await layer.resume(r)).result() for r in ("A-undo", "A-undo-2")] == [{"taken_back": 1, "left": 0}] * 2

@@ -38,7 +38,7 @@ for n in range(3):
     phase("mixed")
     async def mixed():
         store.enter(); store.enter()
-        await asyncio.gather(*(store.write(add_fact(str(i)), durable=i == 5) for i in range(10)))
+        await asyncio.gather(*(store.write(add_fact(str(i)), durable=i == 5, client=None) for i in range(10)))
         store.leave(); store.leave()
     asyncio.run(mixed())
     phase("after-mixed")

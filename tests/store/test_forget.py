@@ -120,7 +120,7 @@ async def leave_traces(layer: testing.TestLayer, client: str) -> None:
         put("INSERT INTO delivery VALUES (?, NULL, ?, NULL, NULL, 'ask', 'failed', 1, NULL, ?, 1, NULL)",
             (f"d-{client}", no, planted(client, "delivery")))  # fmt: skip
 
-    layer.store.write_now(more, durable=True)
+    layer.store.write_now(more, durable=True, client=None)
 
 
 def outdate(layer: Layer, client: str) -> None:
@@ -212,7 +212,7 @@ async def test_it_is_refused_while_anything_is_under_way(layer: testing.TestLaye
     assert caught.value.runs == ("acme-open",)
     assert rows(tmp_path, "SELECT count(*) AS n FROM fact") == before
     await layer.cancel("acme-open", reason="leaves", by="ann")
-    layer.store.write_now(lambda tx: tx.connection.execute("UPDATE effect SET state = 'unknown'"), durable=True)  # type: ignore[attr-defined]
+    layer.store.write_now(lambda tx: tx.connection.execute("UPDATE effect SET state = 'unknown'"), durable=True, client=None)  # type: ignore[attr-defined]
     with pytest.raises(ClientBusy, match="an effect in doubt"):
         layer.client("acme").forget(by="ann")
     with pytest.raises(UnknownClient):
@@ -395,7 +395,7 @@ async def test_a_result_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
 
     @step
     async def overtaken(text: str) -> str:
-        made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True)  # type: ignore[attr-defined]
+        made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True, client=None)  # type: ignore[attr-defined]
         return planted("acme", "huge") * 5000
 
     @workflow(name="forget.overtaken")
@@ -417,7 +417,7 @@ async def test_what_is_on_record_is_not_looked_for_when_a_run_is_lost(tmp_path: 
     @step
     async def page(n: int) -> str:
         if n == 3:
-            made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True)  # type: ignore[attr-defined]
+            made.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET fence = fence + 1"), durable=True, client=None)  # type: ignore[attr-defined]
         return f"{n}" * 70_000
 
     @workflow(name="forget.pages")
@@ -511,6 +511,6 @@ async def test_an_export_has_what_a_person_edited_and_the_document_of_a_pruned_r
         )
         row = "'run', 'b', 'send', 'k', 1, 'c_1', 1, 'w', 'done', '', '{\"text\":\"edited\"}', 2, '', 'send'"
         statement = f"INSERT INTO effect ({columns}, fence, client_id, claimed_us, gate_until_us) VALUES ({row}, 1, 'acme', 1, 1)"
-        made.store.write_now(lambda tx: tx.connection.execute(statement), durable=True)  # type: ignore[attr-defined]
+        made.store.write_now(lambda tx: tx.connection.execute(statement), durable=True, client=None)  # type: ignore[attr-defined]
         [effect] = made.client("acme").export()["runs"][1]["effects"]
         assert effect["inputs_approved"] == {"text": "edited"}

@@ -87,12 +87,12 @@ def test_reader_sees_one_moment(tmp_path: Path) -> None:
     """What one read sees does not change while it reads, though others commit meanwhile; the next read sees it."""
     path = tmp_path / "s.db"
     one, two = (SqliteStore(f"sqlite:///{path}", str(path)) for _ in range(2))
-    one.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
+    one.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True, client=None)
 
     def look(tx: object) -> tuple[int, int]:
         query = {"client_id": "acme", "key": "n"}
         before = len(tx.all(tx.sql.fact_history, query))  # type: ignore[attr-defined]
-        two.write_now(add_fact("meanwhile"), durable=True)
+        two.write_now(add_fact("meanwhile"), durable=True, client=None)
         return before, len(tx.all(tx.sql.fact_history, query))  # type: ignore[attr-defined]
 
     assert one.read_now(look) == (0, 0)

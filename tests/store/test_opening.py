@@ -25,7 +25,7 @@ from stepseven.errors import StepsevenError
 from stepseven.store.sqlite import SqliteStore
 try:
     store = SqliteStore("sqlite:///" + sys.argv[1], sys.argv[1])
-    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": sys.argv[2], "now": 1}), durable=True)
+    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": sys.argv[2], "now": 1}), durable=True, client=None)
     store.close()
 except StepsevenError as error:
     print(type(error).__name__, error)
@@ -202,9 +202,9 @@ def test_damaged_file_is_said(tmp_path: Path) -> None:
     """Flipped bytes, wherever they are, end in our error with a way out, never in a bare driver error or a wrong answer."""
     path = tmp_path / "s.db"
     store = open_file(path)
-    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
+    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True, client=None)
     for i in range(200):
-        store.write_now(add_fact(str(i) * 50), durable=False)
+        store.write_now(add_fact(str(i) * 50), durable=False, client=None)
     kept = facts(store)
     store.close()
     whole = path.read_bytes()
@@ -230,7 +230,7 @@ def test_locked_by_another_process_is_said(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 0.3)
     path = tmp_path / "s.db"
     store = open_file(path)
-    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
+    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True, client=None)
     other = subprocess.Popen(
         [sys.executable, "-c", KEEP_LOCKED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -238,13 +238,13 @@ def test_locked_by_another_process_is_said(tmp_path: Path, monkeypatch: pytest.M
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(StoreUnavailable, match="another process"):
-            store.write_now(add_fact("1"), durable=True)
+            store.write_now(add_fact("1"), durable=True, client=None)
         assert facts(store) == []
         with pytest.raises(StoreUnavailable, match="another process"):
-            open_file(tmp_path / "s.db").write_now(add_fact("1"), durable=True)
+            open_file(tmp_path / "s.db").write_now(add_fact("1"), durable=True, client=None)
     finally:
         other.communicate("", timeout=30)
-    assert store.write_now(add_fact("1"), durable=True) == 1
+    assert store.write_now(add_fact("1"), durable=True, client=None) == 1
     store.close()
 
 
@@ -283,8 +283,8 @@ def test_full_disk_while_opening(small_disk: Path, leave: int) -> None:
         open_file(path)
     filler.unlink()
     store = open_file(path)
-    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
-    assert store.write_now(add_fact("1"), durable=True) == 1
+    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True, client=None)
+    assert store.write_now(add_fact("1"), durable=True, client=None) == 1
     store.close()
 
 
@@ -293,18 +293,18 @@ def test_full_disk_while_writing(small_disk: Path, durable: bool) -> None:
     """The disk fills up: the write that finds no room says so and leaves nothing; what was told done is there; room heals it."""
     path = small_disk / "s.db"
     store = open_file(path)
-    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True)
+    store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": "acme", "now": NOW_US}), durable=True, client=None)
     done = 0
     with pytest.raises(StoreUnavailable, match="disk is full"):  # noqa: PT012 - how many fit is not known before
         for _ in range(1000):
-            store.write_now(add_fact("x" * 5000), durable=durable)
+            store.write_now(add_fact("x" * 5000), durable=durable, client=None)
             done += 1
     assert 0 < done < 1000
     assert len(facts(store)) == done
     with pytest.raises(StoreUnavailable, match="disk is full"):
-        store.write_now(add_fact("x" * 50_000), durable=durable)
+        store.write_now(add_fact("x" * 50_000), durable=durable, client=None)
     subprocess.run(["mount", "-o", f"remount,size={SMALL_DISK * 8}", str(small_disk)], check=True)
-    assert store.write_now(add_fact("room"), durable=durable) == done + 1
+    assert store.write_now(add_fact("room"), durable=durable, client=None) == done + 1
     store.close()
     store = open_file(path)
     assert len(facts(store)) == done + 1

@@ -189,8 +189,8 @@ async def test_what_is_still_needed_is_never_pruned(tmp_path: Path) -> None:
         await layer.run(small(n=3), client="acme", run_id="asked")
         await layer.run(small(n=4), client="acme", run_id="child")
         await layer.run(small(n=5), client="acme", run_id="last")
-        layer.store.write_now(lambda tx: _ask_about(tx, "asked"), durable=True)
-        layer.store.write_now(lambda tx: _under(tx, "child", "waits"), durable=True)
+        layer.store.write_now(lambda tx: _ask_about(tx, "asked"), durable=True, client=None)
+        layer.store.write_now(lambda tx: _under(tx, "child", "waits"), durable=True, client=None)
         layer.clock.advance(timedelta(days=400))
         assert (await layer.prune(older_than="90d")).runs == 3
     pruned = {row["id"] for row in rows(tmp_path, "SELECT id FROM run WHERE pruned_us IS NOT NULL")}
@@ -292,7 +292,7 @@ async def test_a_run_that_changed_after_it_was_looked_at_is_not_touched(tmp_path
             await layer.run(small(n=1), client="acme", run_id=run_id)
         mine, before_us = pruner(layer), layer.clock.now_us + 1
         todo = planned(layer, first(layer, before_us))
-        layer.store.write_now(lambda tx: _ask_about(tx, "a"), durable=True)
+        layer.store.write_now(lambda tx: _ask_about(tx, "a"), durable=True, client=None)
         assert mine._bite(*todo, before_us)
         assert mine.done == Pruned()
         assert records(tmp_path, "a")[0]["result"] == "2"
@@ -315,7 +315,7 @@ async def test_two_who_prune_at_once_count_nothing_twice(tmp_path: Path, monkeyp
                 tx, plan, document=document, before_us=before_us, now_us=before_us, more=lambda: next(pieces, False)
             )
 
-        assert layer.store.write_now(half, durable=True) is False
+        assert layer.store.write_now(half, durable=True, client=None) is False
         for p, todo in zip(reversed(both), reversed(todos), strict=True):  # the other one does the rest, then the first goes on
             while not p._bite(*todo, before_us):
                 pass
@@ -394,10 +394,10 @@ async def test_dying_anywhere_in_a_prune_changes_nothing_but_the_progress(tmp_pa
 
                 if crash:
                     with pytest.raises(Crash):
-                        layer.store.write_now(unit, durable=True)
+                        layer.store.write_now(unit, durable=True, client=None)
                     plan, text = planned(layer, first(layer))
                 else:
-                    layer.store.write_now(lambda tx, u=unit, p=plan, t=text: u(tx, p, t, False), durable=True)  # type: ignore[misc]
+                    layer.store.write_now(lambda tx, u=unit, p=plan, t=text: u(tx, p, t, False), durable=True, client=None)  # type: ignore[misc]
                 deaths += 1
                 now = await layer.checkpoint("a")
                 for entry in now["artifacts"].values():
@@ -425,7 +425,7 @@ left = int(sys.argv[2])
 write = layer.store.write_now
 def counted(unit, durable):
     global left
-    done = write(unit, durable=durable)
+    done = write(unit, durable=durable, client=client)
     left -= 1
     return done
 layer.store.write_now = counted
@@ -484,7 +484,9 @@ async def _appends(layer: Layer, run: Any, until: Any) -> list[float]:
     waits = []
     while not until():
         began = time.perf_counter()
-        await layer.store.write(lambda tx: tx.run(tx.sql.wake_run, {"run_no": 1, "reason": None, "now": 1}), durable=False)
+        await layer.store.write(
+            lambda tx: tx.run(tx.sql.wake_run, {"run_no": 1, "reason": None, "now": 1}), durable=False, client=None
+        )
         waits.append(time.perf_counter() - began)
         await asyncio.sleep(0.0005)
     return waits
@@ -702,7 +704,7 @@ async def test_the_daily_round_prunes_what_is_old_once_a_day(tmp_path: Path) -> 
         assert pruned(tmp_path) == 59
         assert rows(tmp_path, "SELECT pruned_us FROM store") == [{"pruned_us": layer.clock.now_us}]
         assert records(tmp_path, "young")[0]["result"] == "2"
-        layer.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET pruned_us = NULL"), durable=True)  # type: ignore[attr-defined]
+        layer.store.write_now(lambda tx: tx.connection.execute("UPDATE run SET pruned_us = NULL"), durable=True, client=None)  # type: ignore[attr-defined]
         assert another.round() is None
         layer.clock.advance(timedelta(days=1, minutes=1))
         again = another.round()
@@ -715,7 +717,7 @@ async def test_a_stamp_from_the_future_does_not_switch_retention_off(tmp_path: P
     many(tmp_path, 10)
     async with testing.layer(url(tmp_path)) as layer:
         ahead = layer.clock.now_us + 365 * DAY_US
-        layer.store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": ahead}), durable=True)
+        layer.store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": ahead}), durable=True, client=None)
         kept(layer).round()
         assert pruned(tmp_path) == 9
         assert rows(tmp_path, "SELECT pruned_us FROM store") == [{"pruned_us": layer.clock.now_us}]

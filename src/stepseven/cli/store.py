@@ -145,12 +145,12 @@ def _orphans(layer: Layer, tx: Tx, now: int) -> list[Orphan]:
 def _reason(tx: Tx, owner: str | None, now: int, proven: Container[str]) -> str:
     if owner is None:
         return "nobody has it"
-    worker = tx.one(tx.sql.worker, {"id": owner})
+    worker = tx.one(tx.sql.worker, {"id": owner, "now": now})
     if worker is None:
         return f"its worker {owner} is gone"
     if owner in proven:
         return f"its worker is dead (process {worker['pid']} on {worker['host']})"
-    silent = say.duration((now - worker["beat_us"]) / 1e6)
+    silent = say.duration(worker["silent_us"] / 1e6)
     allowed = LEASE_US // 1_000_000
     return f"its worker (process {worker['pid']} on {worker['host']}) said nothing for {silent}; {allowed} s are allowed"
 

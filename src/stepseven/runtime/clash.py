@@ -73,7 +73,7 @@ async def settled_other(ex: Execution, call: Call, held: Claim, found: Any) -> s
         if effects.settle(tx, held, text, now):
             offer(tx, held.run_no, now)  # where the run that claimed it has ended already, it stands outside all the same
 
-    await ex.store.write(unit, durable=True)
+    await ex.store.write(unit, durable=True, client=ex.hold.client_id)
     return await conflict(ex, call, await doubt.as_it_stands(ex, held))
 
 

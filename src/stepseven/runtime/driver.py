@@ -64,7 +64,7 @@ class Driver:
         admitted = self._admitting[run_id] = asyncio.Event()
         self.services.store.enter()
         try:
-            row, taken, loaded = await self.services.store.write(unit, durable=True)
+            row, taken, loaded = await self.services.store.write(unit, durable=True, client=admission.client_id)
             if RunStatus(row["status"]).ended:
                 return row
             first = [(taken, loaded)] if taken is not None else []
@@ -226,7 +226,7 @@ class Driver:
             taken = self._take(tx, row, workflow)
             return taken, load(tx, row["no"]) if taken.hold is not None else None
 
-        return await self.services.store.write(unit, durable=True)
+        return await self.services.store.write(unit, durable=True, client=None)  # compare and set: no other unit can be half-way
 
     async def _row(self, run_id: str) -> Row:
         row = await self.services.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))

@@ -24,7 +24,7 @@ def forget(services: Services, client_id: str, *, by: str, reason: str | None) -
     who = free_text(by, 200)
     note = f"forgotten by {who}" + (f": {free_text(reason, 300)}" if reason else "")
     now = services.edge.now_us()
-    done = services.store.erase(lambda tx: forgetting.forget(tx, client_id, note=note, now_us=now))
+    done = services.store.erase(lambda tx: forgetting.forget(tx, client_id, note=note, now_us=now), client=client_id)
     # Not an hour later, as for others: nothing of this client's is under way. If another client's step has returned the very
     # same large text in this moment, it is written again with that step's record.
     with closing(services.store.reader()) as reader:

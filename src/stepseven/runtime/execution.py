@@ -156,7 +156,7 @@ class Execution(RunMemory):
             return written[0]
 
         try:
-            result = await self.store.write(noted, durable=durable or self.full)
+            result = await self.store.write(noted, durable=durable or self.full, client=self.hold.client_id)
         except asyncio.CancelledError:  # the store lets it out only after the commit
             if then is not None and written:
                 then(written[0])

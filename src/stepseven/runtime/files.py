@@ -19,7 +19,7 @@ LOOKS = 100
 def announce(store: Store, edge: Edge, name: str, location: str) -> None:
     """Write the row of a file that is about to be there. It survives a power failure, as the file may."""
     values = {"hash": name, "location": location, "now": edge.now_us()}
-    store.write_now(lambda tx: tx.run(tx.sql.announce_artifact, values), durable=True)
+    store.write_now(lambda tx: tx.run(tx.sql.announce_artifact, values), durable=True, client=None)
 
 
 def swept(store: Store, reader: Reader, artifacts: Artifacts, *, now_us: int, grace_s: float) -> Iterator[int | None]:
@@ -62,7 +62,7 @@ def discard(store: Store, artifacts: Artifacts, names: Iterable[str]) -> None:
 
 
 def _drop(store: Store, name: str) -> bool:
-    return bool(store.write_now(lambda tx: tx.run(tx.sql.drop_artifact, {"hash": name, "files": 1}), durable=False))
+    return bool(store.write_now(lambda tx: tx.run(tx.sql.drop_artifact, {"hash": name, "files": 1}), durable=False, client=None))
 
 
 def _idle(reader: Reader) -> Iterator[Row | None]:

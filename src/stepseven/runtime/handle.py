@@ -170,7 +170,7 @@ class Run:
             steps.append(tx, ex.hold, record, now_us=now)
 
         try:
-            ex.store.write_now(write, durable=ex.full or unit is not None)
+            ex.store.write_now(write, durable=ex.full or unit is not None, client=ex.hold.client_id)
         except StoreUnavailable as error:
             raise ex.abandon(error) from error
         ex.keep(record)

@@ -291,7 +291,9 @@ class Lifecycle(Execution):
         )  # fmt: skip
 
     async def _end(self, ending: Ending) -> Over:
-        ended = await self.store.write(lambda tx: runs.end(tx, self.hold, ending, self.now_us()), durable=True)
+        ended = await self.store.write(
+            lambda tx: runs.end(tx, self.hold, ending, self.now_us()), durable=True, client=self.hold.client_id
+        )
         if ended:
             self.services.tell(self.hold.run_id, "ended", status=ending.status.value)
         return Over.ENDED if ended else Over.LOST

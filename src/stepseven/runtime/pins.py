@@ -48,7 +48,7 @@ def pin(ex: Execution, branch: str, name: str, texts: Mapping[str, str]) -> None
             steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
 
     try:
-        ex.store.write_now(write, durable=ex.full)
+        ex.store.write_now(write, durable=ex.full, client=ex.hold.client_id)
     except Superseded:
         ex.refused()
         raise

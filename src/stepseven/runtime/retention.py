@@ -114,7 +114,7 @@ class Pruner:
         def unit(tx: Tx) -> bool | None:
             return pruning.shrink(tx, plan, document=document, before_us=before_us, now_us=now, more=more)
 
-        shrunk = self._store.write_now(unit, durable=False)
+        shrunk = self._store.write_now(unit, durable=False, client=plan.client_id)
         if shrunk:
             self.done = _added(self.done, plan)
             self.done = replace(
@@ -242,7 +242,7 @@ class Retention:
                     return pruner
             if not pruner.skipped:
                 now = self._edge.now_us()
-                self._store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": now}), durable=False)
+                self._store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": now}), durable=False, client=None)
         except (StoreUnavailable, OSError):
             return pruner
         return pruner

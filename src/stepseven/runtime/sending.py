@@ -156,7 +156,9 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     if caller.gone or ex.unloading is not None:  # nothing was sent, and nobody wants it any more
         state = EffectState.REFUSED if promise is None else EffectState.UNKNOWN
         now = ex.now_us()
-        await ex.store.write(lambda tx: effects.mark(tx, claim, state, now, gate_until_us=now), durable=True)
+        await ex.store.write(
+            lambda tx: effects.mark(tx, claim, state, now, gate_until_us=now), durable=True, client=ex.hold.client_id
+        )
         return Sent()
     if looking:
         ex.looked.add(call.key)
@@ -351,7 +353,9 @@ def _keep_late(send: Send, value: Any) -> None:
         text = json.dumps({REFUSED_RESULT: "a late result that could not be kept"})
     now, question_id = ex.now_us(), ex.edge.new_id("q")
     with suppress(StepsevenError):  # the store is away: the probe or the question will tell
-        ex.store.write_now(lambda tx: effects.late_receipt(tx, send.claim, text, question_id, now), durable=True)
+        ex.store.write_now(
+            lambda tx: effects.late_receipt(tx, send.claim, text, question_id, now), durable=True, client=ex.hold.client_id
+        )
 
 
 async def _unsettled(send: Send, attempt: Attempt, error: BaseException, *, still_running: bool) -> Sent:
@@ -378,7 +382,7 @@ async def _unsettled(send: Send, attempt: Attempt, error: BaseException, *, stil
             if row["usd"] or row["tokens"]:
                 writing.note_cost(tx, ex, claim, row, now)
 
-        await ex.store.write(late, durable=True)
+        await ex.store.write(late, durable=True, client=ex.hold.client_id)
         raise
     if state is EffectState.REFUSED:
         return Sent()

@@ -56,7 +56,7 @@ class Worker:
         """Register, once, and beat from then on: in a thread of its own, so a blocked event loop does not look dead."""
         with self._lock:
             if self._confirmed is None:
-                self.store.write_now(self._register, durable=True)
+                self.store.write_now(self._register, durable=True, client=None)
                 self._confirmed = self.edge.since_boot()
                 self._thread = threading.Thread(target=self._beat_loop, name="stepseven_beat", daemon=True)
                 self._thread.start()
@@ -64,7 +64,7 @@ class Worker:
     def _register(self, tx: Tx) -> None:
         """Our row; and those of dead workers that nothing names any more go away."""
         p = self.process
-        for row in tx.all(tx.sql.workers, {}):
+        for row in tx.all(tx.sql.workers, {"now": self.edge.now_us()}):
             if proven_dead(_process(row), p):
                 tx.run(tx.sql.drop_worker, {"id": row["id"]})
         tx.run(
@@ -88,7 +88,7 @@ class Worker:
         """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
         sent = self.edge.since_boot()
         try:
-            owned = self.store.write_now(self._beat, durable=False)
+            owned = self.store.write_now(self._beat, durable=False, client=None)
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
             return
         self._confirmed = sent
@@ -151,7 +151,7 @@ class Worker:
         if self._thread is not None:
             self._thread.join()
             with suppress(StoreUnavailable):  # whoever starts next drops the rows of the dead
-                self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False)
+                self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False, client=None)
             self._thread = None
 
 
@@ -172,7 +172,7 @@ class _Dead(Watch):
     def __contains__(self, owner: object) -> bool:
         if owner == self._worker.id:
             return False
-        row = self._tx.one(self._tx.sql.worker, {"id": owner})
+        row = self._tx.one(self._tx.sql.worker, {"id": owner, "now": self._worker.edge.now_us()})
         return row is not None and proven_dead(_process(row), self._worker.process)
 
     def silent(self, worker: Row, *, stale: bool) -> bool:

@@ -259,7 +259,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
             if spent is not None:
                 note_cost(tx, ex, claim, spent, now)
 
-        await ex.store.write(late, durable=True)
+        await ex.store.write(late, durable=True, client=ex.hold.client_id)
         raise
     ex.tell_step(record)
     return back
@@ -279,7 +279,7 @@ async def _settled_without(
         row = {**spent, "n": trouble.next_n(ex, call), "outcome": "interrupted"}
         return steps.end_attempt(tx, ex.hold, row, ex.now_us())
 
-    stored = await ex.store.write(unit, durable=True)
+    stored = await ex.store.write(unit, durable=True, client=ex.hold.client_id)
     if stored is not None:
         ex.attempts.setdefault(call.key, []).append(stored)
         ex.uusd, ex.tokens = ex.uusd + (stored["usd"] or 0), ex.tokens + (stored["tokens"] or 0)
@@ -332,7 +332,7 @@ async def settled_by_hand(ex: Execution, call: Call, claim: Claim, given: Any, b
     except NotRecordable as misfit:
         told = f"what was given does not fit: {misfit}"
         receipt = json.dumps({REFUSED_RESULT: told})
-        await ex.store.write(lambda tx: _keep(tx, call, claim, receipt, None), durable=True)
+        await ex.store.write(lambda tx: _keep(tx, call, claim, receipt, None), durable=True, client=ex.hold.client_id)
         return await missing_receipt(ex, call, claim, told)
     why = f"given by {by or 'a person'}"
     return await settled(ex, call, claim, value, started_us=claim.claimed_us, approach=BY_HAND, why=why, by=by or "a person")

@@ -47,13 +47,21 @@ class Reader(Protocol):
         ...
 
 
+Whose = str | tuple[str, ...] | None  #: whose affairs a unit reads and changes: one client's, several clients', nobody's
+
+
 class Store(Protocol):
-    """A database that keeps runs. Units may be grouped into one commit, each in a savepoint of its own."""
+    """A database that keeps runs. Units may be grouped into one commit, each in a savepoint of its own.
+
+    What a unit reads stays so until it is committed, as far as the *client* it names is concerned: units of one client are
+    executed one after the other, in whatever process. A unit that names none counts on single rows only, compared and set. A
+    unit may be executed again from its beginning, when it was certainly not committed: it has no effect but its statements.
+    """
 
     url: str
     sql: Statements
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:
         """Run *unit* in a transaction and commit it; *durable*: return only when the disk has it (and all before it)."""
         ...
 
@@ -69,11 +77,11 @@ class Store(Protocol):
         """A reader of its own, for whoever reads for long: who reads or writes otherwise does not wait for it. Close it."""
         ...
 
-    def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
+    def write_now(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:
         """The same as ``write``, blocking, from any thread."""
         ...
 
-    def erase(self, unit: Callable[[Tx], T]) -> T:
+    def erase(self, unit: Callable[[Tx], T], *, client: Whose) -> T:
         """``write_now``, durable; what it deletes is overwritten where it stood, as far as the database can."""
         ...
 

@@ -28,7 +28,7 @@ from stepseven.store._disk import Disk
 from stepseven.store._queue import Queued, ended, tell
 from stepseven.store._space import compacted, erased
 from stepseven.store._trouble import busy, cannot_open, explain
-from stepseven.store.base import Row, Tx, Values
+from stepseven.store.base import Row, Tx, Values, Whose
 from stepseven.store.dialect import SQLITE
 from stepseven.store.migrate import check_sqlite, migrate_sqlite
 from stepseven.store.statements import Statements, statements
@@ -197,7 +197,7 @@ class SqliteStore:
         """Through the writer thread."""
         return bool(await ended(self._enqueue(Queued(durable, None, statement, values))))
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:  # noqa: ARG002 - one writer at a time
         """In this thread when nobody else is about to write, else through the writer thread."""
         if self._inline(durable):
             try:
@@ -209,7 +209,7 @@ class SqliteStore:
         result: T = await ended(self._enqueue(Queued(durable, unit)))
         return result
 
-    def write_now(self, unit: Callable[[Tx], T], *, durable: bool) -> T:
+    def write_now(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:  # noqa: ARG002
         """In this thread, waiting for its turn."""
         with self._lock:
             try:
@@ -219,7 +219,7 @@ class SqliteStore:
                 raise explain(self.url, self.path, error) from error
             return self._finish_alone(unit)
 
-    def erase(self, unit: Callable[[Tx], T]) -> T:
+    def erase(self, unit: Callable[[Tx], T], *, client: Whose) -> T:  # noqa: ARG002
         """``write_now``, with what it deletes overwritten in the file; ``compact`` removes the copies in the log."""
         with self._lock:
             return erased(self, unit)

@@ -185,7 +185,7 @@ READ_COLUMNS = (
 )  # fmt: skip
 _RUN_COLUMNS = """no, id, client_id, workflow, external, source_digest, status, waiting_for, reason, goal, inputs, value,
     failure, limits, root_no, parent_no, owner, fence, executions, progress, barren, executing_us, wake_us, next_step,
-    remaining, open_questions, created_us, updated_us, ended_us, pruned_us, document IS NOT NULL AS shrunk"""
+    remaining, open_questions, created_us, updated_us, ended_us, pruned_us, epoch, document IS NOT NULL AS shrunk"""
 _CHILD_COLUMNS = """r.no, r.id, r.client_id, r.workflow, r.status, r.waiting_for, r.reason, r.owner, r.fence, r.wake_us,
     r.open_questions, r.next_step, r.root_no, r.parent_no, r.created_us, r.updated_us, r.ended_us"""
 _EFFECT_COLUMNS = """scope, scope_id, name, key, generation, claim_id, tries, owner, state, inputs, inputs_approved,
@@ -227,8 +227,9 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "insert_wait": f"""INSERT INTO {s}wait (run_no, branch, kind, key, created_us)
             VALUES (:run_no, '', 'event', :key, :now) ON CONFLICT DO NOTHING""",
         "insert_run": f"""INSERT INTO {s}run (id, client_id, workflow, source_digest, status, goal, inputs, root_no, parent_no,
-                created_us, updated_us)
-            VALUES (:id, :client_id, :workflow, :source_digest, 'queued', :goal, :inputs, :root_no, :parent_no, :now, :now)
+                created_us, updated_us, epoch)
+            VALUES (:id, :client_id, :workflow, :source_digest, 'queued', :goal, :inputs, :root_no, :parent_no, :now, :now,
+                (SELECT epoch FROM {s}store))
             ON CONFLICT DO NOTHING RETURNING no""",
         "run_by_id": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE id = :id",
         "run_by_no": f"SELECT {_RUN_COLUMNS} FROM {s}run WHERE no = :no",
@@ -361,7 +362,7 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
                 e.claimed_us, e.gate_until_us, e.settled_us, e.undo_module, e.undo_no, e.undone_us
             FROM {s}run AS r LEFT JOIN {s}effect AS e
               ON e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key
-            WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner ORDER BY e.generation DESC LIMIT 1 {d.hold_row}""",
+            WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner ORDER BY e.generation DESC LIMIT 1 {d.hold_r}""",
         "effect": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id AND name = :name
             AND key = :key ORDER BY generation DESC LIMIT 1""",
         "effect_of_inputs": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id
@@ -409,7 +410,7 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
     }
 
 
-def _question_statements(s: str, d: Dialect) -> dict[str, str]:
+def _question_statements(s: str) -> dict[str, str]:
     return {
         "insert_question": f"""INSERT INTO {s}question (id, run_no, client_id, branch, key, n, step, kind, text, options, schema,
                 recommendation, context, about, asked_seq, attempts, asked_of, remember, fallback, deadline_us, folded_into,
@@ -422,7 +423,7 @@ def _question_statements(s: str, d: Dialect) -> dict[str, str]:
                 q.recommendation, q.context, q.about, q.asked_seq, q.attempts, q.asked_of, q.remember, q.fallback,
                 q.deadline_us, q.folded_into, q.incident_id, q.signature, q.status, q.answer, q.answered_by, q.answered_us,
                 q.note, q.created_us, r.id AS run_id, r.status AS run_status
-            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no WHERE q.id = :id {d.hold_row}""",
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no WHERE q.id = :id""",
         "questions_of_run": f"SELECT {_QUESTION_COLUMNS} FROM {s}question WHERE run_no = :run_no ORDER BY created_us, id",
         "questions_page": f"""SELECT q.id, q.run_no, q.client_id, q.branch, q.key, q.n, q.step, q.kind, q.text, q.options,
                 q.schema, q.recommendation, q.context, q.about, q.asked_seq, q.attempts, q.asked_of, q.remember, q.fallback,
@@ -512,15 +513,17 @@ def _previous_statements(s: str) -> dict[str, str]:
     }
 
 
-def _worker_statements(s: str) -> dict[str, str]:
+def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "insert_worker": f"""INSERT INTO {s}worker (id, host, boot, pid, started, beat_us, modules)
-            VALUES (:id, :host, :boot, :pid, :started, :now, :modules)
-            ON CONFLICT (id) DO UPDATE SET beat_us = :now, modules = :modules""",
-        "beat": f"UPDATE {s}worker SET beat_us = :now, zombies = :zombies WHERE id = :id",
+            VALUES (:id, :host, :boot, :pid, :started, {d.clock}, :modules)
+            ON CONFLICT (id) DO UPDATE SET beat_us = {d.clock}, modules = :modules""",
+        "beat": f"UPDATE {s}worker SET beat_us = {d.clock}, zombies = :zombies WHERE id = :id",
         "owned_runs": f"SELECT no, fence FROM {s}run WHERE owner = :owner",
-        "worker": f"SELECT id, host, boot, pid, started, beat_us, modules, zombies FROM {s}worker WHERE id = :id",
-        "workers": f"SELECT id, host, boot, pid, started, beat_us, modules, zombies FROM {s}worker ORDER BY id",
+        "worker": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - beat_us AS silent_us
+            FROM {s}worker WHERE id = :id""",
+        "workers": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - beat_us AS silent_us
+            FROM {s}worker ORDER BY id""",
         "drop_worker": f"""DELETE FROM {s}worker WHERE id = :id
             AND NOT EXISTS (SELECT 1 FROM {s}run WHERE owner = :id)
             AND NOT EXISTS (SELECT 1 FROM {s}effect WHERE owner = :id AND state IN ('claimed', 'unknown'))""",
@@ -535,7 +538,7 @@ def _worker_statements(s: str) -> dict[str, str]:
     }
 
 
-def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
+def _keeping_statements(s: str) -> dict[str, str]:
     # Never shrunk: what has not ended, what a person still has to decide, what may still happen outside, what a parent may
     # still ask for, what a child still costs, and the run that another one of the client starts from (``previous_run``): the
     # next one, or one that began earlier and has not ended. A run that was under way at midnight (UTC) waits for the next
@@ -563,7 +566,7 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE (r.ended_us > :after_us OR (r.ended_us = :after_us AND r.no > :after_no))
               AND r.ended_us IS NOT NULL AND r.ended_us <= :before_us AND r.pruned_us IS NULL
             ORDER BY r.ended_us, r.no LIMIT :limit""",
-        "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may} {d.hold_row}",
+        "guard_prune": f"SELECT r.inputs, r.updated_us FROM {s}run AS r WHERE r.no = :run_no AND {may}",
         "keep_document": f"UPDATE {s}run SET document = :document WHERE no = :run_no AND document IS NULL",
         "prune_steps": f"""SELECT t.id, t.name, t.usd, t.tokens, t.artifact,
                 coalesce(length(t.result), 0) + coalesce(length(t.args), 0) AS size, a.size AS artifact_size,
@@ -657,10 +660,10 @@ def statements(d: Dialect) -> Statements:
         **_run_statements(s, d),
         **_step_statements(s, d),
         **_effect_statements(s, d),
-        **_question_statements(s, d),
+        **_question_statements(s),
         **_previous_statements(s),
-        **_worker_statements(s),
-        **_keeping_statements(s, d),
+        **_worker_statements(s, d),
+        **_keeping_statements(s),
     }
     known = {f.name for f in fields(Statements)}
     if known != set(texts):

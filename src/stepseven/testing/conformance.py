@@ -45,7 +45,7 @@ def hold_run(store: Store, run_id: str = "r1", owner: str = "w_1") -> Hold:
         assert taken.hold is not None
         return taken.hold
 
-    return store.write_now(unit, durable=True)
+    return store.write_now(unit, durable=True, client=CLIENT)
 
 
 def record(hold: Hold, seq: int, **values: Any) -> Record:
@@ -95,7 +95,7 @@ class StoreConformance(ABC):
     def store(self, tmp_path: Path) -> Iterator[Store]:
         """The store under test, with one client in it."""
         store = self.make(tmp_path)
-        store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": CLIENT, "now": NOW_US}), durable=True)
+        store.write_now(lambda tx: tx.run(tx.sql.insert_client, {"id": CLIENT, "now": NOW_US}), durable=True, client=CLIENT)
         yield store
         store.close()
 
@@ -108,12 +108,12 @@ class StoreConformance(ABC):
             raise LookupError("in the middle")
 
         async def through_the_queue() -> None:
-            await store.write(breaks, durable=durable)
+            await store.write(breaks, durable=durable, client=CLIENT)
 
         with pytest.raises(LookupError, match="in the middle"):
             asyncio.run(through_the_queue())
         with pytest.raises(LookupError, match="in the middle"):
-            store.write_now(breaks, durable=durable)
+            store.write_now(breaks, durable=durable, client=CLIENT)
         assert facts(store) == []
 
     @pytest.mark.parametrize("durable", [False, True])
@@ -137,7 +137,9 @@ class StoreConformance(ABC):
             store.enter()
             store.enter()
             try:
-                return await asyncio.gather(*(store.write(unit(i), durable=durable) for i in range(50)), return_exceptions=True)
+                return await asyncio.gather(
+                    *(store.write(unit(i), durable=durable, client=CLIENT) for i in range(50)), return_exceptions=True
+                )
             finally:
                 store.leave()
                 store.leave()
@@ -151,7 +153,7 @@ class StoreConformance(ABC):
         """What is handed over first is committed first, also when hundreds wait and durable and free ones are mixed."""
 
         async def together() -> list[int]:
-            writes = [store.write(add_fact(str(i)), durable=i % 7 == 0) for i in range(300)]
+            writes = [store.write(add_fact(str(i)), durable=i % 7 == 0, client=CLIENT) for i in range(300)]
             return await asyncio.gather(*writes)
 
         assert asyncio.run(together()) == list(range(1, 301))
@@ -173,16 +175,16 @@ class StoreConformance(ABC):
             raise Superseded("r", "taken")
 
         async def through_the_queue(unit: Callable[[Tx], None]) -> None:
-            await store.write(unit, durable=True)
+            await store.write(unit, durable=True, client=CLIENT)
 
         for n, unit in enumerate((fails_in_python, fails_in_the_database, wrong_parameters, signal)):
             with pytest.raises((KeyError, StepsevenError, Superseded)):
-                store.write_now(unit, durable=False)
+                store.write_now(unit, durable=False, client=CLIENT)
             with pytest.raises((KeyError, StepsevenError, Superseded)):
                 asyncio.run(through_the_queue(unit))
             with pytest.raises((KeyError, StepsevenError, Superseded)):
                 store.read_now(unit)
-            assert store.write_now(add_fact("after"), durable=True) == n + 1
+            assert store.write_now(add_fact("after"), durable=True, client=CLIENT) == n + 1
 
     def test_append_carries_the_fence(self, store: Store) -> None:
         """A record is written under the current hold only, once; a refused one leaves nothing."""
@@ -195,12 +197,13 @@ class StoreConformance(ABC):
                 tx, runs.known(tx, "r1"), "w_2", source_digest=None, now_us=NOW_US, proven_dead=frozenset({"w_1"})
             ),
             durable=True,
+            client=CLIENT,
         )
         assert taken.hold is not None
         assert append(store, hold, record(hold, 2)) is False
         assert append(store, taken.hold, record(hold, 3, usd=5, approach="other")) is True
         with pytest.raises(Superseded, match="w_2"):
-            store.write_now(lambda tx: steps.append(tx, hold, record(hold, 4), now_us=NOW_US), durable=False)
+            store.write_now(lambda tx: steps.append(tx, hold, record(hold, 4), now_us=NOW_US), durable=False, client=CLIENT)
         loaded = store.read_now(lambda tx: load(tx, hold.run_no))
         assert loaded is not None
         assert [(r.seq, r.usd, r.approach) for r in loaded.records.values()] == [(1, None, None), (3, 5, "other")]
@@ -234,12 +237,12 @@ class StoreConformance(ABC):
             return add_fact("slow")(tx)
 
         async def cancel_it() -> int:
-            busy = threading.Thread(target=store.write_now, args=(slow,), kwargs={"durable": False})
+            busy = threading.Thread(target=store.write_now, args=(slow,), kwargs={"durable": False, "client": CLIENT})
             busy.start()
             await asyncio.to_thread(started.wait, 30)
-            task = asyncio.create_task(store.write(add_fact("cancelled"), durable=False))
+            task = asyncio.create_task(store.write(add_fact("cancelled"), durable=False, client=CLIENT))
             await asyncio.sleep(0)
-            after = asyncio.create_task(store.write(add_fact("after"), durable=False))
+            after = asyncio.create_task(store.write(add_fact("after"), durable=False, client=CLIENT))
             await asyncio.sleep(0)
             task.cancel()
             go_on.set()
@@ -256,13 +259,13 @@ class StoreConformance(ABC):
 
         def write_some(n: int) -> None:
             for i in range(25):
-                store.write_now(add_fact(f"t{n}.{i}"), durable=i % 5 == 0)
+                store.write_now(add_fact(f"t{n}.{i}"), durable=i % 5 == 0, client=CLIENT)
 
         async def beside() -> None:
             threads = [threading.Thread(target=write_some, args=(n,)) for n in range(8)]
             for thread in threads:
                 thread.start()
-            await asyncio.gather(*(store.write(add_fact(f"loop.{i}"), durable=i % 5 == 0) for i in range(100)))
+            await asyncio.gather(*(store.write(add_fact(f"loop.{i}"), durable=i % 5 == 0, client=CLIENT) for i in range(100)))
             for thread in threads:
                 await asyncio.to_thread(thread.join)
 
@@ -274,7 +277,7 @@ class StoreConformance(ABC):
     def test_text_comes_back(self, store: Store, text: str) -> None:
         """Whatever a person or a log says is stored (escaped where it must be) and comes back the same on every store."""
         shown = free_text(text, 200_000)
-        store.write_now(add_fact(shown, "text"), durable=False)
+        store.write_now(add_fact(shown, "text"), durable=False, client=CLIENT)
         assert facts(store, "text") == [shown]
 
     def test_numbers_keep_their_size(self, store: Store) -> None:
@@ -302,10 +305,10 @@ class StoreConformance(ABC):
         store.close()
 
         async def through_the_queue() -> None:
-            await store.write(add_fact("late"), durable=False)
+            await store.write(add_fact("late"), durable=False, client=CLIENT)
 
         for late in (
-            lambda: store.write_now(add_fact("late"), durable=False),
+            lambda: store.write_now(add_fact("late"), durable=False, client=CLIENT),
             lambda: store.read_now(lambda tx: tx.one(tx.sql.store, {})),
             lambda: append(store, hold, record(hold, 1)),
             lambda: asyncio.run(through_the_queue()),

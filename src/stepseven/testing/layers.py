@@ -68,7 +68,10 @@ def layer(
 
     def beat() -> None:
         """A worker beats every two seconds, so it also has after a jump of days."""
-        if not made.closed and store.read_now(lambda tx: tx.one(tx.sql.worker, {"id": worker.id})) is not None:
+        if (
+            not made.closed
+            and store.read_now(lambda tx: tx.one(tx.sql.worker, {"id": worker.id, "now": clock.now_us})) is not None
+        ):
             worker.beat()
 
     clock.on_move.append(beat)

@@ -45,6 +45,7 @@ class Shrink:
     """What of a run is to go, as read page by page. Rows are taken off the lists as they go."""
 
     run_no: int
+    client_id: str | None  # ``None``: it is gone
     updated_us: int
     kept: dict[str, Row] = field(default_factory=dict)  # step name -> its newest record
     steps: list[Row] = field(default_factory=list)
@@ -73,7 +74,9 @@ def _ages(before_us: int, now_us: int) -> dict[str, int]:
 def begin(tx: Tx, run: Found) -> Shrink:
     """Look at a run to find what would go. Changes nothing; ``look_on`` goes on until it says that it has seen all."""
     row = tx.one(tx.sql.run_by_no, {"no": run.no})
-    return Shrink(run_no=run.no, updated_us=row["updated_us"] if row is not None else -1)
+    if row is None:
+        return Shrink(run_no=run.no, client_id=None, updated_us=-1)
+    return Shrink(run_no=run.no, client_id=row["client_id"], updated_us=row["updated_us"])
 
 
 def look_on(tx: Tx, s: Shrink) -> bool:

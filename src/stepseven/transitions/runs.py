@@ -103,10 +103,10 @@ def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str])
     """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease."""
     if owner is None or owner in proven_dead:
         return True
-    worker = tx.one(tx.sql.worker, {"id": owner})
+    worker = tx.one(tx.sql.worker, {"id": owner, "now": now_us})
     if worker is None:
         return True
-    stale = worker["beat_us"] < now_us - LEASE_US
+    stale = worker["silent_us"] > LEASE_US
     return proven_dead.silent(worker, stale=stale) if isinstance(proven_dead, Watch) else stale
 
 
