@@ -137,8 +137,8 @@ async def test_a_cancelled_claim_that_sent_nothing_is_no_doubt() -> None:
         async with layers() as layer:
             write = layer.store.write
 
-            async def slow(unit: Any, *, durable: bool) -> Any:
-                done = await write(unit, durable=durable)
+            async def slow(unit: Any, **how: Any) -> Any:
+                done = await write(unit, **how)
                 if claims(layer) and not claiming.is_set():
                     claiming.set()
                     await asyncio.sleep(0.05)  # the commit's answer takes its time: the cancellation comes first

@@ -565,10 +565,10 @@ async def test_a_fact_that_comes_while_a_run_parks_is_not_missed(tmp_path: Path)
     async with Layer(url(tmp_path)) as layer, Layer(url(tmp_path)) as other:
         write, told = layer.store.write, []
 
-        async def first_the_fact(unit: Any, *, durable: bool) -> Any:
+        async def first_the_fact(unit: Any, **how: Any) -> Any:
             if rows(tmp_path, "SELECT no FROM run WHERE status = 'running'") and not told:
                 told.append(other.client("acme").set("vat", "DE123"))
-            return await write(unit, durable=durable)
+            return await write(unit, **how)
 
         layer.store.write = first_the_fact  # type: ignore[method-assign]
         assert (await asyncio.wait_for(layer.run(waits(), client="acme", run_id="r"), 20)).result() == [None, "DE123", "DE123"]

@@ -423,7 +423,7 @@ pruner = Pruner(layer.store, layer.services.edge, layer.services.artifacts)
 retention.BITE_S, pruning.PIECE = 0.0, 2  # a small piece a bite
 left = int(sys.argv[2])
 write = layer.store.write_now
-def counted(unit, durable):
+def counted(unit, *, durable, client):
     global left
     done = write(unit, durable=durable, client=client)
     left -= 1
