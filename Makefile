@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types doctest wheel soak bench fmt clean
+.PHONY: help demo test sqlite postgres pooled check lint types doctest wheel soak bench fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -18,8 +18,25 @@ help: ## this list
 demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 	$(BIN)/stepseven demo
 
-test: $(VENV)/.dev ## every test but the soak tests
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not soak"
+# Everything on SQLite; what runs in stores again on PostgreSQL; the store, the workers and what several processes do at once
+# a third time through PgBouncer. The servers are the session's own; without them the last two are skipped, and say so.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
+ON_POSTGRES := tests/runs
+ON_POOLED := tests/runs/test_effects_death.py tests/runs/test_approve_together.py tests/runs/test_questions.py \
+	tests/runs/test_facts.py tests/runs/test_children.py tests/runs/test_map.py tests/runs/test_memory.py
+
+test: $(VENV)/.dev ## every test but the soak tests, on SQLite, PostgreSQL, and PostgreSQL behind PgBouncer
+	$(BIN)/python -m tests.servers install
+	$(BIN)/python -m tests.servers run $(MAKE) --no-print-directory sqlite postgres pooled
+
+sqlite: $(VENV)/.dev ## the tests, with their stores in SQLite
+	$(PYTEST) -m "not soak"
+
+postgres: $(VENV)/.dev ## the tests of runs, on PostgreSQL
+	$(PYTEST) -m "not soak" --database postgres $(ON_POSTGRES)
+
+pooled: $(VENV)/.dev ## some of them behind PgBouncer: transaction mode, two connections
+	$(PYTEST) -m "not soak" --database pooled $(ON_POOLED)
 
 check: lint types doctest wheel ## style, types, documentation, and the wheel as a user gets it
 

@@ -1,6 +1,7 @@
 """stepseven: the recovery layer under AI agents. Die at step seven, wake up at step seven, knowing what you knew."""
 
 from stepseven.clients import Client
+from stepseven.engines.embedded import Worker
 from stepseven.errors import (
     AlreadyAnswered,
     AlreadyDone,
@@ -16,6 +17,7 @@ from stepseven.errors import (
     KeyRequired,
     MissingSecret,
     NoRun,
+    NothingToRun,
     NotRecordable,
     NotYet,
     NotYetBuilt,
@@ -75,9 +77,9 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "AlreadyAnswered", "AlreadyDone", "ArtifactGone", "AskCancelled", "AskExpired", "Changes", "Client", "ClientBusy",
     "Conflict", "Cost", "Decision", "Fact", "FactChange", "Failed", "Failure", "Fatal", "Fixable", "Forgotten",
-    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "MissingSecret", "NoRun", "NotRecordable", "NotYet",
+    "InvalidAnswer", "KeyRequired", "Layer", "Limits", "MissingSecret", "NoRun", "NothingToRun", "NotRecordable", "NotYet",
     "NotYetBuilt", "Option", "Outcome", "Page", "Previous", "Pruned", "Question", "QuestionExpired", "Refused",
     "Retryable", "Run", "RunConflict", "RunInfo", "SchemaMismatch", "Secret", "SecretFound", "StepFailed",
     "StepsevenError", "StoreUnavailable", "Superseded", "TooLarge", "UnknownClient", "UnknownQuestion", "UnknownRun",
-    "UnknownWorkflow", "Waiting", "attempt", "step", "workflow",
+    "UnknownWorkflow", "Waiting", "Worker", "attempt", "step", "workflow",
 ]  # fmt: skip

@@ -139,6 +139,7 @@ class Client:
         """
         who, now = (free_text(by, 300) if by else None), self._services.edge.now_us()
         self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True, client=self.id)
+        self._services.stir()
 
     # -- when it leaves ---------------------------------------------------------------------------------------------------
 

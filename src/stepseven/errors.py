@@ -267,6 +267,10 @@ class UnknownWorkflow(StepsevenError):
         self.run_id = run_id
 
 
+class NothingToRun(StepsevenError):
+    """A worker was given no workflow to take runs of: a module cannot be imported or has none. Nothing was started."""
+
+
 class MissingSecret(StepsevenError):
     """The environment variable a ``Secret`` names is not set where the step runs."""
 

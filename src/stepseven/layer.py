@@ -14,10 +14,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from stepseven.clients import Client
 from stepseven.decide.retention import span_us
+from stepseven.engines.embedded import Worker
+from stepseven.engines.modules import workflows_of
 from stepseven.errors import NotRecordable, NotYetBuilt, SecretFound, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
 from stepseven.model import (
     Failure,
@@ -38,9 +41,11 @@ from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
 from stepseven.runtime.retention import Retention
-from stepseven.runtime.services import Services, Worker
+from stepseven.runtime.services import Services
+from stepseven.runtime.services import Worker as Owner
 from stepseven.runtime.undoing import take_back  # noqa: F401 - a workflow is known once it is imported
-from stepseven.store.artifacts import Artifacts
+from stepseven.store._url import hide_password
+from stepseven.store.artifacts import IN_TABLE, Artifacts
 from stepseven.store.base import Row, Store, Tx
 from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard
 from stepseven.store.redact import find_secret
@@ -48,6 +53,9 @@ from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import children, family, forks, questions, runs
 from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import question_of
+
+if TYPE_CHECKING:
+    from stepseven.store.postgres import PostgresStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +66,9 @@ MAX_ID = 200
 
 
 def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False, edge: Edge | None = None) -> Store:
-    """The store a URL names: ``sqlite:///file``, ``sqlite:////absolute/file`` or ``sqlite:///:memory:``.
+    """The store a URL names: ``sqlite:///file``, ``sqlite:////absolute/file``, ``sqlite:///:memory:`` or ``postgresql://…``.
+
+    What follows ``?`` in a PostgreSQL URL (``sslmode=require`` and the like) is passed to the driver as it stands.
 
     Args:
         url: where it is.
@@ -67,7 +77,8 @@ def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False,
         edge: where chance comes in, which spreads those that wait for one file; default: the real world.
 
     Raises:
-        StoreUnavailable: the URL is of no known kind, or the database cannot be opened.
+        StoreUnavailable: the URL is of no known kind, the driver is not installed, or the database cannot be opened.
+        SchemaMismatch: another version of stepseven wrote the database.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -76,15 +87,22 @@ def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False,
             raise StoreUnavailable(url, "it names no file: say sqlite:///FILE (or sqlite:///:memory: for one that forgets)")
         return SqliteStore(url, path, always_durable=always_durable, upgrade=upgrade, chance=(edge or Edge()).chance)
     if scheme in ("postgres", "postgresql"):
-        raise StoreUnavailable(hide_password(url), f"PostgreSQL {LATER}; use sqlite:///FILE")
+        return _postgres(url)(url, always_durable=always_durable, upgrade=upgrade, chance=(edge or Edge()).chance)
+    if scheme.partition("+")[0] in ("postgres", "postgresql"):
+        raise StoreUnavailable(hide_password(url), "name no driver in the URL: say postgresql://… (psycopg is the one used)")
     raise StoreUnavailable(hide_password(url), "the URL must begin with sqlite:/// (or postgresql://)")
 
 
-def hide_password(url: str) -> str:
-    """A URL without what stands between ``:`` and ``@``."""
-    head, sep, tail = url.partition("://")
-    account, at, host = tail.rpartition("@")
-    return f"{head}{sep}{account.partition(':')[0]}:…@{host}" if at and ":" in account else url
+def _postgres(url: str) -> type[PostgresStore]:
+    """The store on PostgreSQL. Its driver is an extra, so it is imported when it is used."""
+    try:
+        from stepseven.store.postgres import PostgresStore
+    except ImportError as error:
+        if not (error.name or "psycopg").startswith("psycopg"):  # it has no name when the driver finds no library of its own
+            raise
+        why = "the driver for PostgreSQL is missing: pip install 'stepseven[postgres]'"
+        raise StoreUnavailable(hide_password(url), why) from error
+    return PostgresStore
 
 
 class Layer:
@@ -94,7 +112,8 @@ class Layer:
         url: where state is kept; default: environment variable STEPSEVEN_URL, else ``sqlite:///stepseven.db``.
         durability: ``effects``: free reads reach the disk within 0.2 s, everything else at once; ``full``: all at once.
         engine: ``embedded``; others come with a later release.
-        artifacts: folder for results over 64 KiB; default: beside the database.
+        artifacts: folder for results over 64 KiB; default: beside the database file, in the database on PostgreSQL. Workers
+            on several machines need one that all of them see.
         limits: ceilings for every run.
         classify: exception → kind, after the steps' own and before the table.
     """
@@ -118,17 +137,19 @@ class Layer:
         kept_us = retention.keep_us()
         edge = edge or Edge()
         self.store = open_store(self.url, always_durable=durability == "full", edge=edge)
-        worker = Worker(self.store, edge)
+        worker = Owner(self.store, edge)
         own = (classify,) if callable(classify) else tuple(classify or ())
         self.services = Services(
             store=self.store, edge=edge, worker=worker, durability=durability, limits=limits, classify=own,
             artifacts=Artifacts(
                 _artifact_folder(self.store, artifacts), own=artifacts is None,
                 announce=partial(files.announce, self.store, edge), clock=edge.file_clock,
+                in_table=IN_TABLE if artifacts is not None or hasattr(self.store, "path") else MAX_RESULT,
             ),
         )  # fmt: skip
         worker.housekeeping = self._retention = Retention(self.store, edge, self.services.artifacts, kept_us)
         self._driver = Driver(self.services)
+        self._workers: list[Worker] = []
         self._closed = False
 
     # -- running --------------------------------------------------------------------------------------------------------
@@ -197,6 +218,7 @@ class Layer:
         admission, _ = self._admission(call, inputs, client, run_id, goal)
         now = self.services.edge.now_us()
         await self.store.write(lambda tx: runs.admit(tx, admission, now), durable=True, client=admission.client_id)
+        self.services.stir()
         return await self._info(admission.run_id)
 
     async def resume(
@@ -413,6 +435,7 @@ class Layer:
         await self.store.write(
             lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True, client=run["client_id"]
         )
+        self.services.stir()
         return await self._info(new_id)
 
     # -- clients ----------------------------------------------------------------------------------------------------------
@@ -447,15 +470,30 @@ class Layer:
         """
         return await asyncio.to_thread(self._retention.by_hand, self.services.edge.now_us() - span_us(older_than))
 
+    # -- many runs ----------------------------------------------------------------------------------------------------------
+
+    def worker(self, *modules: str | ModuleType, concurrency: int = 8) -> Worker:
+        """A worker: takes any run of these workflows that is due, and executes it in this process. Nothing is taken yet.
+
+        ``async with layer.worker("renewals"):`` works until the block ends; ``worker.run_blocking()`` until SIGTERM or Ctrl-C.
+
+        Args:
+            modules: names of modules, or modules, whose workflows it takes runs of; none: every workflow this process knows.
+            concurrency: how many runs are in memory at once. What waits for long is put away and is none of them.
+
+        Raises:
+            NothingToRun: a module cannot be imported or has no workflow; or this process knows none.
+            ValueError, TypeError: *concurrency* is no such number, or something is neither a module nor a name.
+        """
+        made = Worker(self.services, self._driver, workflows_of(modules), concurrency=concurrency)
+        self._workers.append(made)
+        return made
+
     # -- later releases -----------------------------------------------------------------------------------------------------
 
     async def plan(self, run_id: str) -> Any:
         """What a resume would reuse, run and ask, with prices. Comes with a later release."""
         raise NotYetBuilt(f"layer.plan({run_id!r})")
-
-    def worker(self, *modules: Any, concurrency: int = 8) -> Any:
-        """A worker that takes any run. Comes with a later release."""
-        raise NotYetBuilt(f"layer.worker({', '.join(map(str, modules))}, concurrency={concurrency})")
 
     async def review(self, *, days: int = 7) -> Any:
         """Failed and escalated runs as a set. Comes with a later release."""
@@ -477,11 +515,12 @@ class Layer:
         """Give back the runs in memory and close the store. Writes in flight are finished and recorded first."""
         if not self._closed:
             self._closed = True
+            await asyncio.gather(*(worker.aclose() for worker in self._workers))
             await self._driver.close()
             await asyncio.to_thread(self._close)
 
     def close(self) -> None:
-        """Close the store, from code that is not async. Runs must not be under way."""
+        """Close the store, from code that is not async. Runs must not be under way, nor a worker."""
         if not self._closed:
             self._closed = True
             self._close()

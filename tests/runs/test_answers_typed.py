@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from stepseven import InvalidAnswer, Run, step, testing, workflow
 from tests.runs.tools import child
+from tests.servers import databases
 
 
 class Plan(Enum):
@@ -188,7 +189,7 @@ def test_the_command_line_shows_an_example(tmp_path, monkeypatch, capsys):
                 print((await layer.run(asks(), client="acme", run_id="r")).questions[0].id)
         asyncio.run(main())
         """,
-        f"sqlite:///{tmp_path}/stepseven.db",
+        databases.url(tmp_path),
     )
     question_id = done.stdout.strip()
     assert main(["answer", question_id, '{"name": "ann", "age": "old"}']) == 1

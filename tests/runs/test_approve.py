@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from stepseven import NoRun, Refused, Run, StepFailed, step, testing, workflow
 from stepseven.model import QuestionKind, RunStatus
 from tests.runs.proposals import Busy, fresh, proposed, send_mail, sent, text
+from tests.servers import databases
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +52,11 @@ async def test_an_edit_reaches_the_outside_and_the_receipts() -> None:
 @pytest.mark.parametrize("answered", [True, False])
 async def test_an_old_yes_never_sends_a_new_draft(tmp_path: Path, answered: bool) -> None:
     """The draft came out otherwise when the run went on: the approval is void, the new draft is proposed with what changed."""
-    async with testing.layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with testing.layer(databases.url(tmp_path)) as layer:
         question = await proposed(layer)
         if answered:
             await layer.answer(question.id, "approve", by="ann")
-        with sqlite3.connect(tmp_path / "s.db") as other:  # the draft is gone: the step that made it runs again
-            other.execute("DELETE FROM step WHERE name = 'draft'")
+        databases.execute(tmp_path, "DELETE FROM step WHERE name = 'draft'")  # gone: the step that made it runs again
         text["draft"] = "second"
         outcome = await layer.resume("r")
         (fresh,) = outcome.questions
@@ -292,10 +291,9 @@ async def test_every_no_stays_beside_a_later_yes() -> None:
 
 async def test_silence_is_a_no(tmp_path: Path) -> None:
     """A proposal that expired was not approved: nothing is sent, and the run ends saying so."""
-    async with testing.layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with testing.layer(databases.url(tmp_path)) as layer:
         await proposed(layer)
-        with sqlite3.connect(tmp_path / "s.db") as other:  # whoever reminds people closes it so
-            other.execute("UPDATE question SET status = 'expired'")
+        databases.execute(tmp_path, "UPDATE question SET status = 'expired'")  # whoever reminds people closes it so
         outcome = await layer.resume("r")
         assert outcome.status is RunStatus.CANCELLED
         assert outcome.failure is not None

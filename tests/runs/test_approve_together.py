@@ -13,6 +13,7 @@ import pytest
 from stepseven import Layer, Run, attempt, step, testing, workflow
 from stepseven.model import QuestionKind, RunStatus
 from tests.runs.proposals import Busy, fresh, mail, proposed, send_mail, sent
+from tests.servers import databases
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.mark.slow
 async def test_two_other_processes_answer_in_the_same_moment(tmp_path: Path) -> None:
     """Two people press at once, again and again: one counts, the other is told who; what goes out is the first's."""
-    store = f"sqlite:///{tmp_path}/s.db"
+    store = databases.url(tmp_path)
     async with Layer(store) as layer:
         for lap in range(4):
             sent.clear()
@@ -130,7 +131,7 @@ async def test_two_other_processes_answer_in_the_same_moment(tmp_path: Path) -> 
 @pytest.mark.slow
 async def test_an_answer_between_asked_and_parked(tmp_path: Path) -> None:
     """An approval given in the instant the run is put away is not lost, 200 times: the run goes on by itself or with a resume."""
-    url = f"sqlite:///{tmp_path}/s.db"
+    url = databases.url(tmp_path)
 
     @step(effect="irreversible", key="n")
     async def act(n: int) -> int:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, field_validator
 
 from stepseven import Fixable, InvalidAnswer, Layer, Run, step, testing, workflow
 from tests.runs.deaths import every_death, living
-from tests.runs.tools import module, rows
+from tests.runs.tools import exists, module, rows
 
 
 class Receipt(BaseModel):
@@ -182,8 +182,7 @@ def test_a_crash_anywhere_changes_nothing(tmp_path: Path, choice: str, field: st
 
     deaths = 0
     for state in every_death(tmp_path, story, lambda _: code.sent.clear()):
-        before = rows(state, "SELECT name FROM sqlite_master WHERE name = 'question'")
-        given = before and rows(state, "SELECT id FROM question WHERE status = 'answered'")
+        given = exists(state) and rows(state, "SELECT id FROM question WHERE status = 'answered'")
         if given:
             code.sent.clear()
         assert living(state, story).result() == "inv-9"

@@ -11,6 +11,7 @@ import pytest
 
 from stepseven import Cost, Layer, Retryable, Run, step, workflow
 from stepseven.store.sqlite import SqliteStore
+from tests.servers import databases
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ async def cancelled_record(run: Run, kind: str) -> int:
 async def test_who_shares_a_cancelled_call_finds_its_record(tmp_path: Path, kind: str) -> None:
     """Cancelled while the record is committed: the record is there, who waits for it gets it, and nothing is paid twice."""
     ran.clear()
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(cancelled_record(kind), client="acme")
         assert outcome.status == "done"
         assert ran == ["x"]
@@ -89,7 +90,7 @@ async def cancelled_begin(run: Run) -> str:
 async def test_a_cancelled_begin_costs_nothing(tmp_path: Path) -> None:
     """Cancelled while the begin is committed: nothing ran, nothing is charged, and the next caller can begin."""
     ran.clear()
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(cancelled_begin(), client="acme")
         assert (outcome.status, outcome.value, ran, outcome.spend.usd) == ("done", "y", ["y"], 1.0)
 
@@ -117,7 +118,7 @@ async def cancelled_failure(run: Run) -> str:
 async def test_a_cancelled_failure_is_remembered(tmp_path: Path) -> None:
     """Cancelled while a failed try is committed: the next caller goes on from it, as its second try."""
     ran.clear()
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(cancelled_failure(), client="acme")
         assert (outcome.status, ran) == ("done", ["z", "z"])
         failures = (await layer.checkpoint(outcome.run_id))["failures"]

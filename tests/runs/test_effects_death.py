@@ -22,6 +22,7 @@ from stepseven.runtime.edge import Edge
 from tests.runs.mortal import PAUSE, TIMEOUT_S, mortal
 from tests.runs.outside import Mood
 from tests.runs.worldly import claims, outside, tries
+from tests.servers import databases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +37,7 @@ def child(
         environment[PAUSE] = str(folder / "go")
     if start:
         (folder / "start").touch()
-    arguments = [f"sqlite:///{folder}/s.db", url, str(folder / "start")]
+    arguments = [databases.url(folder), url, str(folder / "start")]
     process = subprocess.Popen(
         [*within, sys.executable, "-m", "tests.runs.mortal", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
         text=True,
@@ -64,7 +65,7 @@ async def test_killed_between_claim_and_send(tmp_path: Path) -> None:
         assert await asyncio.to_thread(says, process) == "begun"
         process.kill()
         process.wait()
-        async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        async with Layer(databases.url(tmp_path)) as layer:
             (claim,) = claims(layer)
             assert claim["state"] == "claimed"
             assert claim["gate_until_us"] - claim["claimed_us"] == TIMEOUT_S * 1e6
@@ -85,7 +86,7 @@ async def test_killed_after_the_send_before_the_receipt(tmp_path: Path) -> None:
             assert await asyncio.to_thread(world.arrived.wait, 20)
             process.kill()
             process.wait()
-            async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+            async with Layer(databases.url(tmp_path)) as layer:
                 async with asyncio.timeout(TIMEOUT_S / 2):
                     assert (await layer.resume("r")).result() == 1
                 assert [c["state"] for c in claims(layer)] == ["done"]
@@ -101,7 +102,7 @@ async def test_cancelled_after_its_owner_died(tmp_path: Path) -> None:
             assert await asyncio.to_thread(world.arrived.wait, 20)
             process.kill()
             process.wait()
-            async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+            async with Layer(databases.url(tmp_path)) as layer:
                 assert await layer.cancel("r", reason="enough", by="ann") is RunStatus.CANCELLING
                 outcome = await layer.resume("r")
                 assert outcome.status is RunStatus.CANCELLED
@@ -121,7 +122,7 @@ async def test_frozen_before_the_gate(tmp_path: Path) -> None:
     with outside() as world, child(tmp_path, world.url, pause=True) as process:
         assert await asyncio.to_thread(says, process) == "begun"
         os.kill(process.pid, signal.SIGSTOP)
-        async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        async with Layer(databases.url(tmp_path)) as layer:
             outcome: Any = await layer.resume("r")
             assert outcome.status is RunStatus.RUNNING, "the lease still holds"
             async with asyncio.timeout(30):
@@ -154,7 +155,7 @@ async def test_two_processes_start_one_run_at_once(tmp_path: Path) -> None:
 async def test_the_workflow_alone_does_it_once(tmp_path: Path) -> None:
     """The judge is right: undisturbed, the same workflow has exactly one effect."""
     with outside() as world:
-        async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        async with Layer(databases.url(tmp_path)) as layer:
             assert (await layer.run(mortal(url=world.url), client="acme", run_id="r")).result() == 1
     assert world.counts() == {"pay": 1}
 
@@ -174,7 +175,7 @@ async def test_a_live_process_of_another_container_is_not_dead(tmp_path: Path) -
     """Same host name, same kernel, other process ids: that its pid is not seen here proves nothing, and nothing is taken."""
     with outside() as world, child(tmp_path, world.url, pause=True, within=CONTAINER) as process:
         assert await asyncio.to_thread(says, process) == "begun"
-        async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+        async with Layer(databases.url(tmp_path)) as layer:
             assert (await layer.resume("r")).status is RunStatus.RUNNING
             assert [c["tries"] for c in claims(layer)] == [1]
         (tmp_path / "go").touch()
@@ -227,7 +228,7 @@ async def test_a_clock_set_forward_is_no_silence(tmp_path: Path) -> None:
     async def one(run: Run) -> int:
         return await pay("A")
 
-    jumpy, url = Jumpy(), f"sqlite:///{tmp_path}/s.db"
+    jumpy, url = Jumpy(), databases.url(tmp_path)
     async with Layer(url, edge=jumpy) as owner, Layer(url, edge=jumpy) as other:
         running = asyncio.create_task(owner.run(one(), client="acme", run_id="r"))
         await begun.wait()

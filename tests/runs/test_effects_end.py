@@ -12,6 +12,7 @@ from stepseven.model import RunStatus
 from stepseven.runtime import known
 from tests.runs.outside import DROP, Mood, Outside
 from tests.runs.worldly import claims, kinds, layers, look, outside, post, the_question
+from tests.servers import databases
 
 
 def held_world(world: Outside) -> asyncio.Event:
@@ -101,7 +102,7 @@ async def test_closing_the_layer_waits_for_the_write(tmp_path: Any) -> None:
         async def two(run: Run) -> list[int]:
             return [await pay("A"), await pay("B")]
 
-        url = f"sqlite:///{tmp_path}/s.db"
+        url = databases.url(tmp_path)
         async with layers(url) as layer:
             running = asyncio.create_task(layer.run(two(), client="acme", run_id="r"))
             await arrived.wait()
@@ -251,7 +252,7 @@ async def test_without_the_code_a_person_is_asked(tmp_path: Any) -> None:
     """A cancelled run whose step is gone from the code cannot look: a person says what happened, then it is cancelled."""
     with outside() as world:
         world.moods = [DROP]
-        url = f"sqlite:///{tmp_path}/s.db"
+        url = databases.url(tmp_path)
 
         @step(name="forgotten", effect="write", key="n")
         async def pay(n: str) -> int:

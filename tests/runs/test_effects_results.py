@@ -10,6 +10,7 @@ import pytest
 from stepseven import Run, attempt, step, workflow
 from tests.runs.outside import DROP
 from tests.runs.worldly import claims, kinds, layers, outside, post, the_question
+from tests.servers import databases
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ async def test_a_receipt_whose_artifact_is_gone_is_not_sent_for_again(tmp_path: 
             await run.ask("go on?", options=["yes"])
             return len(await post_it("A"))
 
-        async with layers(f"sqlite:///{tmp_path}/s.db") as layer:
+        async with layers(databases.url(tmp_path)) as layer:
             await layer.run(one(), client="acme", run_id="r")
             for file in (tmp_path / "s.db.artifacts").rglob("*"):
                 if file.is_file():

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer, Run, SecretFound, StoreUnavailable, TooLarge, step, workflow
-from stepseven.testing import layer as make_layer
+from stepseven import Layer, Run, SecretFound, StoreUnavailable, TooLarge, step, testing, workflow
+from tests.servers import databases
 
 
 @step
@@ -51,7 +51,7 @@ async def exits(run: Run, where: str) -> None:
 @pytest.mark.parametrize("where", ["body", "step", "thread", "write", "write thread"])
 async def test_sys_exit_in_user_code_is_a_failure_like_any_other(where: str) -> None:
     """``sys.exit()`` in a workflow or a step neither ends the program nor the event loop: it is a question."""
-    async with make_layer() as layer:
+    async with testing.layer() as layer:
         outcome = await layer.run(exits(where), client="acme")
         assert outcome.status == "waiting"
         assert outcome.questions[0].kind == ("unknown_outcome" if "write" in where else "failure")
@@ -85,7 +85,7 @@ async def test_a_question_nobody_could_answer_is_refused_at_the_call(tmp_path: P
     async def asks(run: Run) -> Any:
         return await run.ask("How many?", **how)
 
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(asks(), client="acme")
         assert [q.kind for q in outcome.questions] == ["failure"]
         assert says in outcome.questions[0].text
@@ -99,7 +99,7 @@ async def test_a_result_that_cannot_be_kept_names_the_workflow(tmp_path: Path) -
     async def returns_a_tuple(run: Run):
         return "a", "b"
 
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(returns_a_tuple(), client="acme")
         assert outcome.status == "waiting"
         assert "test_exits.py" in outcome.questions[0].text
@@ -133,7 +133,7 @@ async def much(run: Run, text: str = "") -> int:
 
 async def test_arguments_and_inputs_over_the_limit_are_refused_with_their_size(tmp_path: Path) -> None:
     """Over 16 MiB of arguments or inputs is refused at the call, with the size and the way out; nothing is stored."""
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         with pytest.raises(TooLarge, match=r"inputs\.text is 17,"):
             await layer.run(much(text="x" * (17 << 20)), client="acme")
         assert not await layer.runs()
@@ -146,7 +146,7 @@ async def test_arguments_and_inputs_over_the_limit_are_refused_with_their_size(t
 )
 async def test_an_id_that_is_a_credential_is_refused(how: dict[str, str]) -> None:
     """A client's or run's id that looks like a credential is refused: an id is shown and stored everywhere."""
-    async with make_layer() as layer:
+    async with testing.layer() as layer:
         with pytest.raises(SecretFound):
             await layer.run(exits("body"), **how)
         assert not await layer.runs()

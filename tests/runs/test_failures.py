@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import linecache
-import sqlite3
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,13 +35,14 @@ from stepseven import (
 )
 from stepseven.decide.classify import Handling
 from stepseven.testing import Clock, TestLayer
+from tests.servers import databases
 
 
 class Place:
     """One store in a file, one clock, and any number of workers after each other."""
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/s.db"
+        self.url = databases.url(folder)
         self.clock = Clock()
         self.seed = 0
 
@@ -913,9 +913,8 @@ async def test_when_a_step_starts_everything_it_builds_on_is_committed(place: Pl
     seen: list[tuple[int, int]] = []
 
     def look() -> None:
-        with sqlite3.connect(tmp_path / "s.db") as other:
-            records = other.execute("SELECT count(*) FROM step").fetchone()[0]
-            begun = other.execute("SELECT count(*) FROM attempt WHERE outcome IS NULL AND usd = 10000").fetchone()[0]
+        records = databases.rows(tmp_path, "SELECT count(*) AS n FROM step")[0]["n"]
+        begun = databases.rows(tmp_path, "SELECT count(*) AS n FROM attempt WHERE outcome IS NULL AND usd = 10000")[0]["n"]
         seen.append((records, begun))
 
     @step(cost=Cost(usd=0.01))

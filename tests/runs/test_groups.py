@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stepseven import Fatal, Fixable, Layer, Run, step, workflow
 from stepseven.store.base import Tx
+from tests.servers import databases
 
 
 @step
@@ -35,7 +36,7 @@ async def grouped_skip(run: Run) -> list[str | None]:
 
 async def test_a_skipped_item_may_use_a_task_group(tmp_path: Path) -> None:
     """``skip`` in an item that uses a task group gives None for it, at every resume."""
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(grouped_skip(), client="acme")
         await layer.answer(outcome.questions[0].id, "skip", by="ann")
         assert (await layer.resume(outcome.run_id)).value == [None]
@@ -54,7 +55,7 @@ async def grouped_fatal(run: Run) -> None:
 
 async def test_fatal_in_a_task_group_is_fatal(tmp_path: Path) -> None:
     """``Fatal`` that a task group wraps still fails the run."""
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         outcome = await layer.run(grouped_fatal(), client="acme")
         assert outcome.status == "failed"
         assert outcome.failure is not None
@@ -73,7 +74,7 @@ taken = asyncio.Event()
 
 async def test_a_run_that_is_lost_while_its_failure_is_kept_raises_nothing(tmp_path: Path) -> None:
     """Another worker took the run, then its body raises: nothing is written, and ``layer.run`` returns how the run stands."""
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         taken.clear()
         running = asyncio.create_task(layer.run(raises_later(), client="acme", run_id="r"))
         while not await layer.runs(status="running"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from stepseven import Layer
+from tests.servers import databases
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +63,7 @@ async def advances(run: Run) -> int:
 
 async def main() -> None:
     name, run_id, *answer = sys.argv[2:]
-    async with Layer(f"sqlite:///{folder}/s.db") as layer:
+    async with Layer() as layer:
         if answer:
             (question,) = await layer.questions(run_id=run_id)
             await layer.answer(question.id, answer[0], by="ann")
@@ -83,7 +85,8 @@ class Stage:
     def live(self, *args: str) -> Any:
         """One process: what it printed, or ``None`` if it died."""
         command = [sys.executable, str(self.folder / "subject.py"), str(self.folder), *args]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        env = {**os.environ, "STEPSEVEN_URL": databases.url(self.folder)}
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=env)
         if ended.returncode == 7:
             return None
         assert ended.returncode == 0, ended.stderr
@@ -163,6 +166,6 @@ async def test_a_new_layer_sees_the_question(tmp_path: Path):
     stage = Stage(tmp_path)
     while stage.live("dies", "r1") is None:
         pass
-    async with Layer(f"sqlite:///{tmp_path}/s.db") as layer:
+    async with Layer(databases.url(tmp_path)) as layer:
         (question,) = await layer.questions()
     assert (question.kind, question.run_id) == ("poison", "r1")

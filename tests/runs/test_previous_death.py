@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import signal
-import sqlite3
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepseven import Layer
-from tests.runs.tools import child, module, records, rows, until_crash, url
+from tests.runs.tools import child, execute, module, records, rows, until_crash, url
 
 LOOKS = """
     import asyncio
@@ -41,15 +40,10 @@ LOOKS = """
 
 def a_change(path: Path, n: int) -> None:
     """The world goes on: a fact changes between two lives, and another run begins to wait."""
-    connection = sqlite3.connect(path / "s7.db")
-    try:
-        connection.execute(
-            "INSERT INTO fact (client_id, key, version, value, source, set_us) VALUES ('acme', 'vat', ?, ?, 'crm', ?)",
-            (n, json.dumps(f"DE{n}"), 4_000_000_000_000_000 + n),
-        )
-        connection.commit()
-    finally:
-        connection.close()
+    execute(
+        path, "INSERT INTO fact (client_id, key, version, value, source, set_us) VALUES ('acme', 'vat', ?, ?, 'crm', ?)",
+        n, json.dumps(f"DE{n}"), 4_000_000_000_000_000 + n,
+    )  # fmt: skip
 
 
 def test_a_crash_at_any_record_leaves_one_prompt_and_one_draft(tmp_path: Path) -> None:
@@ -104,6 +98,7 @@ KILLED = """
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite("the kills are at its commits")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("side, stride", [("before", 1), ("after", 3)])
 def test_a_kill_at_any_commit_leaves_one_prompt(tmp_path: Path, side: str, stride: int) -> None:

@@ -34,13 +34,14 @@ from stepseven import (
     workflow,
 )
 from stepseven.testing import Clock, TestLayer
+from tests.servers import databases
 
 
 class Place:
     """One store in a file, one clock, and any number of workers after each other."""
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/s.db"
+        self.url = databases.url(folder)
         self.clock = Clock()
         self.seed = 0
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from stepseven import Cost, Fixable, Layer, Retryable, Run, SecretFound, step, testing, workflow
 from stepseven.testing import Clock
 from tests.runs.deaths import every_death, living
-from tests.runs.tools import module, rows
+from tests.runs.tools import exists, module, rows
 
 
 class Contact(BaseModel):
@@ -297,7 +297,7 @@ def test_a_crash_around_any_write_leaves_record_and_fact_together(tmp_path: Path
 
     deaths = 0
     for state in every_death(tmp_path, drive, lambda _: code.ran.clear()):
-        if rows(state, "SELECT name FROM sqlite_master WHERE name = 'step'"):
+        if exists(state):
             done = {r["name"] for r in rows(state, "SELECT name FROM step WHERE state = 'done'")}
             known = {r["key"] for r in rows(state, "SELECT key FROM fact")}
             assert {names[key] for key in known} == done & set(names.values())

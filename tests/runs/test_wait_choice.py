@@ -13,6 +13,7 @@ from stepseven import Fixable, InvalidAnswer, Layer, Run, step, testing, workflo
 from stepseven.testing import Clock, TestLayer
 from tests.runs.deaths import every_death, living
 from tests.runs.tools import module, rows
+from tests.servers import databases
 
 QUARTER = timedelta(minutes=15)
 LOOK = {"choice": "wait", "until": "answers"}
@@ -212,7 +213,7 @@ async def test_mended_code_does_not_wait_for_the_next_look(tmp_path: Path):
     """
     clock = Clock()
     code = module("mended_look", source.format(line="raise PermissionError('closed')"))
-    url = f"sqlite:///{tmp_path}/s.db"
+    url = databases.url(tmp_path)
     async with testing.layer(url, clock=clock) as layer:
         (question,) = (await layer.run(code.body(), client="acme", run_id="r1")).questions
         await layer.answer(question.id, LOOK, by="ann")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from stepseven import Layer
+from tests.servers.databases import bury, execute, exists, rows, url
 
+__all__ = ["Crash", "bury", "child", "die_after", "execute", "exists", "module", "records", "rows", "until_crash", "url"]
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,34 +25,9 @@ class Crash(BaseException):
     """Stands for the end of the process: nothing is written any more."""
 
 
-def url(path: Path) -> str:
-    """The store in a folder."""
-    return f"sqlite:///{path / 's7.db'}"
-
-
-def rows(path: Path, sql: str, *params: Any) -> list[dict[str, Any]]:
-    """Look into the database with other eyes than the project's."""
-    connection = sqlite3.connect(path / "s7.db")
-    connection.row_factory = sqlite3.Row
-    try:
-        return [dict(row) for row in connection.execute(sql, params).fetchall()]
-    finally:
-        connection.close()
-
-
 def records(path: Path, run_id: str) -> list[dict[str, Any]]:
     """The records of a run, in the order written."""
     return rows(path, "SELECT s.* FROM step AS s JOIN run AS r ON r.no = s.run_no WHERE r.id = ? ORDER BY s.id", run_id)
-
-
-def bury(path: Path) -> None:
-    """What the end of a process leaves: runs whose worker is no more."""
-    connection = sqlite3.connect(path / "s7.db")
-    try:
-        connection.execute("DELETE FROM worker")
-        connection.commit()
-    finally:
-        connection.close()
 
 
 def module(name: str, source: str) -> ModuleType:
@@ -67,12 +43,14 @@ def die_after(layer: Layer, appends: int) -> None:
     store = layer.store
     left = [appends]
 
-    def counting(write: Callable[..., T]) -> Callable[..., T]:
-        def call(*args: Any, **how: Any) -> T:
+    def counting(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **how: Any) -> Any:
             if left[0] == 0:
                 raise Crash
-            left[0] -= 1
-            return write(*args, **how)
+            written = write(*args, **how)
+            if written is not None:  # else it has to queue, and is counted there
+                left[0] -= 1
+            return written
 
         return call
 
@@ -85,7 +63,7 @@ def die_after(layer: Layer, appends: int) -> None:
         return call
 
     store.append_now = counting(store.append_now)  # type: ignore[method-assign]
-    store.append = guarded(store.append)  # type: ignore[method-assign]
+    store.append = counting(store.append)  # type: ignore[method-assign]
     store.write = guarded(store.write)  # type: ignore[method-assign]
     store.write_now = guarded(store.write_now)  # type: ignore[method-assign]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 
-from stepseven import Layer, Outcome, attempt
+from stepseven import Layer, Outcome, attempt, testing
 from stepseven.model import Question
 from stepseven.testing import TestLayer
-from stepseven.testing import layer as make_layer
 from tests.runs.outside import Outside
 
 
@@ -44,9 +43,9 @@ def outside(*, dedup: bool = False) -> Iterator[Outside]:
 
 
 @asynccontextmanager
-async def layers(url: str = "sqlite:///:memory:", **options: Any) -> AsyncIterator[TestLayer]:
+async def layers(url: str | None = None, **options: Any) -> AsyncIterator[TestLayer]:
     """A layer under a fake clock: what a run waits for in the store takes no time."""
-    async with make_layer(url, **options) as layer:
+    async with testing.layer(url, **options) if url else testing.layer(**options) as layer:
         yield layer
 
 

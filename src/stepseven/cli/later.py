@@ -15,7 +15,6 @@ COMMANDS = {
     "review": "Failed and escalated runs of a period as a set.",
     "rule": "Standing answers.",
     "schedule": "Runs at set times.",
-    "worker": "A worker that takes any run.",
     "serve": "HTTP API and web pages.",
     "mcp": "An MCP server.",
     "crashtest": "Kill a workflow at every write and compare.",
@@ -27,7 +26,6 @@ ANYTHING: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": 
 
 _INSTEAD = {
     "plan": "`stepseven show RUN` tells what is done and what is open",
-    "worker": "`stepseven resume RUN` goes on with one run",
     "review": "`stepseven runs --status failed` lists the failed runs",
     "board": "`stepseven runs` lists what there is",
     "serve": "`stepseven inbox` and `stepseven answer` do without it",

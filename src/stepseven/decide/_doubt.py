@@ -12,6 +12,7 @@ from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, failed_row, in_brackets, known, pairs, stop
 from stepseven.model import EffectKind, Option
 
+_LOST = "A backup was restored. Whether it was done after that backup was made, my records do not show."
 UNDO = "undo."  # what the steps of a run that takes something back are called
 
 
@@ -25,6 +26,7 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
     why_unknown: str,
     key: str,
     tries: int,
+    lost: bool = False,
 ) -> Draft:
     """A write was begun and nobody can tell whether it happened.
 
@@ -37,17 +39,19 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
         why_unknown: why looking did not settle it ("there is no way to look", "the look-up failed: …").
         key: the idempotency key that was sent: what to search for on the other side.
         tries: how often it was begun.
+        lost: nobody here began it: a backup was restored, and it may have been done after that was made.
     """
     if step.startswith(UNDO):
-        return _undo_in_doubt(s, step=step, subject=subject, arguments=arguments, reason=reason, why_unknown=why_unknown, key=key)
+        about: dict[str, Any] = {"step": step, "subject": subject, "arguments": arguments, "key": key}
+        return _undo_in_doubt(s, **about, reason=reason, why_unknown=why_unknown, lost=lost)
     name, done, facts = f"“{say.humanise(step)}”", say.participle(step), say.plain(dict(arguments))
     headline = f"I do not know whether {name}{in_brackets(step, subject, s.client)} went through for {say.who(s.client)}."
-    how = f"I began it {say.times(max(1, tries))}; it ended with: {say.reason_of(reason)}."
+    how = _LOST if lost else f"I began it {say.times(max(1, tries))}; it ended with: {say.reason_of(reason)}."
     look = f"I could not check: {say.reason_of(why_unknown)}."
-    calm = "I will not repeat it unless you say it is not there."
+    calm = f"I will not {'do' if lost else 'repeat'} it unless you say it is not there."
     values = f"What it was to use: {say.listing(pairs(facts), most=4)}." if facts else ""
     search = f"Search there for: {say.clip(key, words=3, chars=255)}" if key else ""
-    again = f"{done} once more; if it is there after all, it is there twice"
+    again = f"{done} {'now' if lost else 'once more'}; if it is there after all, it is there twice"
     options = (
         Option(id="happened", label="it is there", detail=f"give the receipt (its number or link); nothing is {done} again"),
         Option(id="not_happened", label="it is not there: do it", detail=again),
@@ -59,7 +63,15 @@ def unknown_outcome(  # noqa: PLR0913 - each is one thing the person has to know
 
 
 def _undo_in_doubt(  # noqa: PLR0913 - as above
-    s: Situation, *, step: str, subject: str | None, arguments: Mapping[str, Any], reason: str, why_unknown: str, key: str
+    s: Situation,
+    *,
+    step: str,
+    subject: str | None,
+    arguments: Mapping[str, Any],
+    reason: str,
+    why_unknown: str,
+    key: str,
+    lost: bool,
 ) -> Draft:
     """The same of what takes an effect back: "it" would be read as the effect itself."""
     first = step.removeprefix(UNDO)
@@ -67,7 +79,7 @@ def _undo_in_doubt(  # noqa: PLR0913 - as above
     facts = say.plain({**(shown if isinstance(shown, Mapping) else {}), "receipt": arguments.get("receipt")})
     name = f"“{say.humanise(first)}”{in_brackets(first, subject, s.client)}"
     headline = f"I do not know whether {name} was taken back for {say.who(s.client)}."
-    how = f"I began to take it back; it ended with: {say.reason_of(reason)}."
+    how = _LOST if lost else f"I began to take it back; it ended with: {say.reason_of(reason)}."
     look = f"I could not check: {say.reason_of(why_unknown)}."
     options = (
         Option(id="happened", label="it was taken back", detail="give what says so, or null; I do nothing more about it"),

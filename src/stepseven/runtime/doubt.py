@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate, policy
@@ -24,7 +25,7 @@ from stepseven.runtime.place import place
 from stepseven.runtime.sending import Sent
 from stepseven.runtime.waits import STEP_CODE
 from stepseven.store.codec import free_text
-from stepseven.transitions import effects, steps
+from stepseven.transitions import effects, restoring, steps
 from stepseven.transitions.effects import Claim, Intent
 from stepseven.transitions.state import choice_of
 
@@ -37,6 +38,7 @@ PROBE_TRIES = 3  # DESIGN §5.2: an erring probe is repeated twice
 NOT_YET_US = 15 * 60 * 1_000_000  # how long "not yet" is believed before a person is asked
 NOT_YET_PAUSE_US = 30_000_000  # between two looks, at most
 BROKE_OFF = "the run broke off before an answer was kept"
+RESTORED = "a backup was restored: it may have been done after that was made"
 LOOKED_FIRST = "nothing was sent yet: it was looked whether somebody had done it by hand"
 
 
@@ -72,7 +74,7 @@ async def standing_claim(ex: Execution, intent: Intent) -> Claim | None:
 
 def name_claim(row: dict[str, Any], held: Claim, *, deferred: bool) -> None:
     """Note in a try's row which send it was, and whether it was put off and not failed."""
-    more = {"claim": f"{held.claim_id}:{held.tries}", "deferred": deferred, "doubtful": held.doubtful}
+    more = {"claim": f"{held.claim_id}:{held.tries}", "deferred": deferred, "doubtful": held.doubtful, "lost": held.lost}
     row["trace"] = json.dumps({**trouble.details_of(row), **more})
 
 
@@ -198,7 +200,8 @@ async def _seen(ex: Execution, call: Call, held: Claim) -> Claim:
         return held
     cost = call.step.settings.cost
     row = trouble.blank_attempt(call, trouble.next_n(ex, call), held.claimed_us)
-    row.update(outcome="interrupted", reason=BROKE_OFF, usd=None if cost is None else to_micro(cost.usd))
+    spent = None if cost is None or held.lost else to_micro(cost.usd)  # what a send that is forgotten has cost, nobody knows
+    row.update(outcome="interrupted", reason=RESTORED if held.lost else BROKE_OFF, usd=spent)
     name_claim(row, held, deferred=False)
     now = ex.now_us()
 
@@ -336,6 +339,7 @@ async def _ask(ex: Execution, call: Call, intent: Intent, held: Claim, why: str)
         asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
         arguments=json.loads(held.approved or held.arguments or "{}"), reason=reason, why_unknown=why,
         key=wire_key(intent.scope_id, intent.name, intent.key, held.generation), tries=len(sends),
+        lost=row is not None and bool(trouble.details_of(row).get("lost")),
     )  # fmt: skip
     failed = len([r for r in ex.attempts.get(call.key, ()) if r["outcome"] in ("failed", "unknown")])
     schema = call.step.typed.json_schema()
@@ -376,7 +380,8 @@ async def _by_person(ex: Execution, call: Call, intent: Intent, held: Claim, row
             return await clash.settled_other(ex, call, held, answer["receipt"])
         value = await writing.settled_by_hand(ex, call, held, answer["receipt"], row["answered_by"])
         return Sent(done=True, value=value)
-    if choice == "not_happened" and held.state is not EffectState.DONE:  # else a late receipt came while the person looked
+    outdated = await ex.store.read(partial(restoring.from_before, row["answered_us"]))  # it may have been done since then
+    if choice == "not_happened" and held.state is not EffectState.DONE and not outdated:  # else a late receipt came meanwhile
         return await _not_done(ex, call, held)
     if choice == "wait" and isinstance(answer, dict) and "until" in answer:
         until_us = answer["until"] if answer["until"] != policy.ANSWERS else row["answered_us"] + policy.LOOK_EVERY_US

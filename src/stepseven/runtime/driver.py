@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,10 @@ from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import SHORT_WAIT_US, Services, stray
 from stepseven.runtime.waits import Standing, foreign_place, standing
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import children, runs
+from stepseven.transitions import children, runs, taking
 from stepseven.transitions.runs import Admission, Taken
-from stepseven.transitions.state import Loaded, load
+from stepseven.transitions.state import Hold, Loaded, load
+from stepseven.transitions.taking import Batch, Wanting
 
 POLL_S = 0.25
 RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
@@ -32,6 +34,7 @@ class Driven:
     loop: asyncio.AbstractEventLoop
     execution: Lifecycle | None = None
     released: bool = False  # given back: nobody here drives it on
+    brief: bool = False  # a worker took it: once it is put away it is out of memory, however soon its timer is
 
 
 class Driver:
@@ -41,6 +44,8 @@ class Driver:
         self.services = services
         self.driven: dict[str, Driven] = {}
         self._admitting: dict[str, asyncio.Event] = {}
+        self._batch: asyncio.Future[None] | None = None  # while a worker takes runs: which, is known when it is over
+        self.asleep: set[int] = set()  # runs that are put away until their timer, which is waited for here
         self._waiting: set[asyncio.Task[bool]] = set()  # callers that wait for a parked run to move
         services.worker.on_lost = self._lost
         services.drive, services.halt = self.drive_below, self.cancelled
@@ -68,6 +73,7 @@ class Driver:
             if RunStatus(row["status"]).ended:
                 return row
             first = [(taken, loaded)] if taken is not None else []
+            await self._batch_over()
             driven = self._driven(run_id, workflow, recovery=False, first=first)
             self._admitted(run_id, admitted)
             return await self._see_through(run_id, workflow, driven, wait)
@@ -85,6 +91,7 @@ class Driver:
         self.services.worker.start()
         self.services.store.enter()
         try:
+            await self._batch_over()
             driven = self._driven(run_id, workflow, recovery=recovery, first=[])
             return await self._see_through(run_id, workflow, driven, wait)
         finally:
@@ -92,6 +99,7 @@ class Driver:
 
     async def drive_below(self, run_id: str, workflow: Workflow[Any, Any], recovery: bool) -> Row:  # noqa: FBT001
         """Drive a run for the one that started it, as far as it gets. Cancelled, only this waiting ends."""
+        await self._batch_over()
         driven = self._driven(run_id, workflow, recovery=recovery, first=[])
         if driven.loop is asyncio.get_running_loop():
             await asyncio.wait({driven.task})
@@ -134,6 +142,7 @@ class Driver:
                     return await self._row(run_id)
             finally:
                 self._waiting.discard(waiting)
+            await self._batch_over()
             driven = self._driven(run_id, workflow, recovery=False, first=[])
 
     async def _wait_for(self, run_id: str, driven: Driven) -> Row:
@@ -151,6 +160,40 @@ class Driver:
         if not task.cancelled():
             task.exception()  # whoever awaits it sees it; nobody else has to
 
+    # -- for a worker ---------------------------------------------------------------------------------------------------
+
+    async def take_due(self, wanting: Wanting, room: int, workflows: Mapping[str, Workflow[Any, Any]], *, empty: bool) -> Batch:
+        """Take what is due, in one durable commit, and drive it. Nobody else here begins to drive a run meanwhile."""
+        fences = self.services.worker.fences
+        self._batch = batch_over = asyncio.get_running_loop().create_future()
+
+        def unit(tx: Tx) -> Batch:
+            here = [d.execution.hold.run_no for d in list(self.driven.values()) if d.execution is not None]
+            return taking.take_due(tx, replace(wanting, skip=(*wanting.skip, *here, *self.asleep)), room,
+                                   self.services.edge.now_us(), empty=empty)  # fmt: skip
+
+        try:
+            batch = await self.services.store.write(unit, durable=True, client=None)
+            for taken in batch.taken:
+                if taken.hold is not None and self._mine(taken.hold.run_id) is None:
+                    fences[taken.hold.run_no] = taken.hold.fence
+                    code = workflows[taken.run["workflow"]]
+                    self._driven(taken.hold.run_id, code, recovery=False, first=[(taken, None)]).brief = True
+            return batch
+        finally:
+            self._batch = None
+            batch_over.set_result(None)
+
+    async def _batch_over(self) -> None:
+        """Wait until it is known which runs a worker in this loop is just taking: they are driven once."""
+        while self._batch is not None and self._batch.get_loop() is asyncio.get_running_loop():
+            await asyncio.shield(self._batch)
+
+    async def put_down(self, run_ids: Collection[str], why: str) -> None:
+        """Give back runs that a worker took; writes in flight are finished and recorded first."""
+        mine = [driven for run_id in run_ids if (driven := self._mine(run_id)) is not None]
+        await self._release(mine, why)
+
     # -- the loop -------------------------------------------------------------------------------------------------------
 
     async def _drive(
@@ -164,6 +207,8 @@ class Driver:
         edge = self.services.edge
         while True:
             taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
+            if taken.hold is not None and loaded is None:
+                loaded = await self._load(taken.hold)
             if taken.hold is not None and loaded is not None:
                 parked_us = edge.now_us() - last_us(loaded)
                 again = recovery or (taken.run["status"] in ("waiting", "queued") and parked_us > RECOVERY_AFTER_US
@@ -181,10 +226,22 @@ class Driver:
                 await edge.sleep_until(edge.now_us() + round(POLL_S * 1e6))
                 continue
             row = await self._row(run_id)
-            if not self._wakes_soon(row):
+            if self.driven[run_id].brief or not self._wakes_soon(row):
                 return row
-            await edge.sleep_until(row["wake_us"])
+            self.asleep.add(row["no"])  # a worker here leaves it to us
+            try:
+                await edge.sleep_until(row["wake_us"])
+            finally:
+                self.asleep.discard(row["no"])
             recovery = False
+
+    async def _load(self, hold: Hold) -> Loaded | None:
+        """What is on record of a run that was just taken: read apart, so that no lock is held by a long one."""
+        try:
+            return await self.services.store.read(lambda tx: load(tx, hold.run_no))
+        except BaseException:
+            self.services.worker.fences.pop(hold.run_no, None)  # ours by name only: the heartbeat gives it back
+            raise
 
     async def _execute(self, workflow: Workflow[Any, Any], taken: Taken, loaded: Loaded, *, recovery: bool) -> Over:
         hold = taken.hold
@@ -199,6 +256,8 @@ class Driver:
         kinship.came(execution)
         try:
             over = await execution.execute(poisoned=taken.poisoned)
+            if over is Over.LOST:
+                self.services.tell(hold.run_id, "lost", why=execution.lost or "another worker took it over")
             return over
         finally:
             fences.pop(hold.run_no, None)
@@ -266,6 +325,7 @@ class Driver:
 
     def answered(self, question_id: str) -> None:
         """A question was answered in this process: whoever waits for it looks at once."""
+        self.services.stir()
         for driven in list(self.driven.values()):
             execution = driven.execution
             if execution is not None:
@@ -273,6 +333,7 @@ class Driver:
 
     def learned(self, client_id: str, key: str) -> None:
         """A fact was set in this process: whoever waits for it looks at once."""
+        self.services.stir()
         for driven in list(self.driven.values()):
             execution = driven.execution
             if execution is not None and execution.hold.client_id == client_id:
@@ -280,17 +341,18 @@ class Driver:
 
     def cancelled(self, run_id: str, reason: str) -> None:
         """A run was cancelled in this process: its execution stops at once."""
+        self.services.stir()
         driven = self._mine(run_id)
         if driven is not None and driven.execution is not None:
             stop = Stop(RunStatus.CANCELLED, reason, kind=FailureKind.FIXABLE)
             driven.loop.call_soon_threadsafe(driven.execution.halt, stop)
 
-    def _lost(self, run_no: int) -> None:
+    def _lost(self, run_no: int, why: str) -> None:
         """The heartbeat found that a run is no longer ours."""
         for driven in list(self.driven.values()):
             execution = driven.execution
             if execution is not None and execution.hold.run_no == run_no:
-                driven.loop.call_soon_threadsafe(execution.lose, "another worker took it over")
+                driven.loop.call_soon_threadsafe(execution.lose, why)
 
     def where(self, run_id: str) -> str | None:
         """What a run in this process waits for that stepseven does not know: file and line."""
@@ -309,16 +371,20 @@ class Driver:
         """Give every run back; writes in flight are finished and recorded first."""
         loop = asyncio.get_running_loop()
         mine = [d for d in self.driven.values() if d.loop is loop and not d.task.done()]
-        for driven in mine:
-            if driven.execution is not None:
-                driven.execution.release("its process closed the layer")
-            else:
-                driven.task.cancel()
         waiting = [task for task in self._waiting if task.get_loop() is loop]
         for task in waiting:
             task.cancel()
-        if mine or waiting:
-            await asyncio.gather(*(d.task for d in mine), *waiting, return_exceptions=True)
+        await self._release(mine, "its process closed the layer", *waiting)
+
+    async def _release(self, mine: list[Driven], why: str, *also: asyncio.Task[Any]) -> None:
+        """Give these back, and wait until they are out of memory (and for what else was told to end)."""
+        for driven in mine:
+            if driven.execution is not None:
+                driven.execution.release(why)
+            else:
+                driven.task.cancel()
+        if mine or also:
+            await asyncio.gather(*(d.task for d in mine), *also, return_exceptions=True)
 
 
 def last_us(loaded: Loaded) -> int:

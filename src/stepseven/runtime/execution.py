@@ -22,7 +22,7 @@ from stepseven.runtime.place import Place
 from stepseven.runtime.services import SHORT_WAIT_US
 from stepseven.runtime.stepclock import stopped
 from stepseven.runtime.waits import DurableWait, Flight, Lull, Standing, standing
-from stepseven.store.artifacts import IN_ROW, IN_TABLE, content_hash
+from stepseven.store.artifacts import IN_ROW, content_hash
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import questions, steps
 from stepseven.transitions.clients import Given
@@ -73,7 +73,7 @@ class Execution(RunMemory):
         if len(text) <= IN_ROW:
             return None
         name = content_hash(text)
-        if len(text) <= IN_TABLE:
+        if len(text) <= self.services.artifacts.in_table:
             return steps.Artifact(hash=name, size=len(text), body=text, location=None)
         kept = self.services.artifacts
         self.put_files.add(name)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family
-from stepseven.transitions.runs import is_dead, known
+from stepseven.transitions.runs import is_dead, known, named
 from stepseven.transitions.undoing import taken_back
 
 
@@ -29,7 +29,7 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
     if run["owner"] is not None and not is_dead(tx, run["owner"], now_us, dead):
         at = f", now in an await stepseven does not know ({foreign})" if foreign else ""
         also = f", and {_asks(asked)}" if asked else ""
-        return f"Run {run_id} is {status.value}: worker {run['owner']} executes it{at}{also}."
+        return f"Run {run_id} is {status.value}: {named(tx, run['owner'], now_us)} executes it{at}{also}."
     paused = None if status in (RunStatus.CANCELLING, RunStatus.FAILING) else clients.paused(tx, run["client_id"])
     if paused is not None:
         also = f" It {_asks(asked)}, and takes the answer now." if asked else ""

@@ -9,6 +9,7 @@ from functools import partial
 from stepseven.runtime.edge import Edge
 from stepseven.store.artifacts import ASIDE, GRACE_S, PART, Artifacts
 from stepseven.store.base import Reader, Row, Store, Tx
+from stepseven.transitions.dropping import drop_artifact
 
 FILES = 50  # of the artifact folder, looked at between two pauses
 BEING_WRITTEN_US = 60_000_000  # a row without its file is of one that is just being written, unless it is older
@@ -62,7 +63,7 @@ def discard(store: Store, artifacts: Artifacts, names: Iterable[str]) -> None:
 
 
 def _drop(store: Store, name: str) -> bool:
-    return bool(store.write_now(lambda tx: tx.run(tx.sql.drop_artifact, {"hash": name, "files": 1}), durable=False, client=None))
+    return store.write_now(lambda tx: drop_artifact(tx, name, files=True), durable=False, client=None)
 
 
 def _idle(reader: Reader) -> Iterator[Row | None]:

@@ -20,6 +20,7 @@ from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
 from stepseven.runtime.place import Place, install, place
 from stepseven.runtime.refusing import only
+from stepseven.runtime.services import taken_by
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
@@ -160,22 +161,24 @@ class Lifecycle(Execution):
 
         keys = {w.fact for w in self.waits.values() if w.fact is not None}
 
-        def unit(tx: Tx) -> tuple[Row | None, list[str], list[str], str | None]:
+        def unit(tx: Tx) -> tuple[Row | None, list[str], list[str], str | None, str]:
             run = tx.one(tx.sql.run_by_no, {"no": self.hold.run_no})
+            theirs = run is None or run["owner"] != self.hold.owner or run["fence"] != self.hold.fence
             rows = [tx.one(tx.sql.question, {"id": q}) for q in ids]
             known = [k for k in keys if facts.holding(tx, self.hold.client_id, k, self.now_us()) is not None]
             closed = [r["id"] for r in rows if r is not None and r["status"] != "open"]
-            return run, closed, known, clients.paused(tx, self.hold.client_id)
+            taken = taken_by(tx, run, self.now_us()) if theirs else ""
+            return run, closed, known, clients.paused(tx, self.hold.client_id), taken
 
-        run, closed, known, paused = await self.store.read(unit)
+        run, closed, known, paused, taken = await self.store.read(unit)
         for question_id in closed:
             self.wake_question(question_id)
         for key in known:
             self.wake_fact(key)
         for no in await children.moved(self):
             self.wake_child(no)
-        if run is None or run["owner"] != self.hold.owner or run["fence"] != self.hold.fence:
-            self.lose(f"worker {run['owner']} took it over" if run is not None and run["owner"] else "it was released")
+        if run is None or taken:
+            self.lose(taken)
         elif run["status"] == "cancelling" and self.stop is None:
             self.halt(Stop(RunStatus.CANCELLED, run["reason"] or "cancelled", kind=FailureKind.FIXABLE))
         elif paused is not None and self.stop is None and not self.settling:

@@ -142,7 +142,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     approved: approving.Approved | None,
 ) -> Sent | Claim:
     claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)
-    wanted = replace(intent, timeout_us=0) if looking else intent  # nothing is sent under it before the look
+    wanted = replace(intent, unsent=looking)
 
     def unit(tx: Any) -> Claim:
         now = ex.now_us()

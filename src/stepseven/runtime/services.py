@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from stepseven.decide import sources
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
 from stepseven.runtime.edge import Edge, Process, proven_dead, seen_alive, this_process
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
-from stepseven.transitions.runs import LEASE_US, Watch
+from stepseven.transitions.runs import LEASE_US, Watch, named
 
 BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
@@ -32,17 +33,17 @@ class Housekeeping(Protocol):
 class Worker:
     """This process as an owner of runs: one row, one heartbeat."""
 
-    def __init__(self, store: Store, edge: Edge, modules: str | None = None) -> None:
+    def __init__(self, store: Store, edge: Edge) -> None:
         self.store = store
         self.edge = edge
         self.process = this_process()
         self.id = edge.new_id("w")
-        self.modules = modules
+        self.digests: dict[str, str] = {}  # the workflows it takes runs of, and the digest of its source of each
         self.zombies = 0  # threads of timed-out steps that still run
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
-        self.on_lost: Callable[[int], None] | None = None
+        self.on_lost: Callable[[int, str], None] | None = None  # run no, why
         self.housekeeping: Housekeeping | None = None  # begun with the first beat
         self._seen: dict[str, tuple[int, float]] = {}  # other workers: their last beat, and since when it is the last
         self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
@@ -61,15 +62,35 @@ class Worker:
                 self._thread = threading.Thread(target=self._beat_loop, name="stepseven_beat", daemon=True)
                 self._thread.start()
 
+    def offer(self, digests: dict[str, str]) -> None:
+        """Say of which workflows this worker takes runs (workflow → digest of its source); of none any more: ``{}``."""
+        self.digests = dict(digests)
+        if self._confirmed is None:
+            self.start()
+        else:
+            self.store.write_now(self._register, durable=True, client=None)
+
     def _register(self, tx: Tx) -> None:
         """Our row; and those of dead workers that nothing names any more go away."""
-        p = self.process
-        for row in tx.all(tx.sql.workers, {"now": self.edge.now_us()}):
-            if proven_dead(_process(row), p):
+        rows = tx.all(tx.sql.workers, {"now": self.edge.now_us()})
+        self._write_row(tx, self._placed(tx, rows))
+        for row in rows:
+            if proven_dead(_process(row), self.process):
                 tx.run(tx.sql.drop_worker, {"id": row["id"]})
+
+    def _placed(self, tx: Tx, rows: list[Row]) -> str | None:
+        """What we can execute, with what is known of the age of our source and of others'."""
+        if not self.digests:
+            return None
+        now = tx.one(tx.sql.clock, {"now": self.edge.now_us()})
+        assert now is not None  # it has no FROM  # noqa: S101
+        return sources.text(sources.placed(self.digests, [row["modules"] for row in rows], now["now_us"]))
+
+    def _write_row(self, tx: Tx, modules: str | None) -> None:
+        p = self.process
         tx.run(
             tx.sql.insert_worker,
-            {"id": self.id, "host": p.host, "boot": p.boot, "pid": p.pid, "started": p.started, "modules": self.modules,
+            {"id": self.id, "host": p.host, "boot": p.boot, "pid": p.pid, "started": p.started, "modules": modules,
              "now": self.edge.now_us()},
         )  # fmt: skip
 
@@ -92,13 +113,32 @@ class Worker:
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
             return
         self._confirmed = sent
-        for run_no, fence in list(self.fences.items()):
-            if owned.get(run_no) != fence and self.on_lost is not None:
-                self.on_lost(run_no)
+        lost = [run_no for run_no, fence in list(self.fences.items()) if owned.get(run_no) != fence]
+        if lost and self.on_lost is not None:
+            for run_no, why in self._who_took(lost).items():
+                self.on_lost(run_no, why)
+
+    def _who_took(self, lost: list[int]) -> dict[int, str]:
+        """Why each of these runs is no longer ours."""
+
+        def unit(tx: Tx) -> dict[int, str]:
+            rows = {no: tx.one(tx.sql.run_by_no, {"no": no}) for no in lost}
+            return {no: taken_by(tx, row, self.edge.now_us()) for no, row in rows.items()}
+
+        try:
+            return self.store.read_now(unit)
+        except StoreUnavailable:  # lost they are, whoever has them
+            return dict.fromkeys(lost, "another worker took it over")
 
     def _beat(self, tx: Tx) -> dict[int, int]:
         now = self.edge.now_us()
-        tx.run(tx.sql.beat, {"id": self.id, "now": now, "zombies": self.zombies})
+        if not tx.run(tx.sql.beat, {"id": self.id, "now": now, "zombies": self.zombies}):
+            self._register(tx)  # it is gone: an older state of the database was restored
+        elif self.digests:
+            rows = tx.all(tx.sql.workers, {"now": now})
+            modules = self._placed(tx, rows)
+            if any(row["id"] == self.id and row["modules"] != modules for row in rows):
+                self._write_row(tx, modules)  # a source that was not known before is at work somewhere: it is kept in mind
         owned = {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
         for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
@@ -116,6 +156,23 @@ class Worker:
         """How long a run has been executing, as far as this process knows."""
         known = self.executed.get(run_no)
         return 0 if known is None else known()
+
+    def gone(self, row: Row) -> bool:
+        """Whether nobody works any more where the worker of *row* was: it is proven dead, or silent for longer than a lease."""
+        if proven_dead(_process(row), self.process):
+            return True
+        return self.silent(row, stale=row["silent_us"] > LEASE_US)
+
+    def give_back(self, reason: str) -> None:
+        """Give back the runs that are ours by name only: nobody executes them here any more."""
+
+        def unit(tx: Tx) -> None:
+            now = self.edge.now_us()
+            for row in tx.all(tx.sql.owned_runs, {"owner": self.id}):
+                if row["no"] not in self.fences:
+                    stray(tx, row["no"], self.id, row["fence"], now, self.executed_us(row["no"]), reason)
+
+        self.store.write_now(unit, durable=True, client=None)
 
     def may_act(self) -> bool:
         """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
@@ -155,9 +212,16 @@ class Worker:
             self._thread = None
 
 
-def stray(tx: Tx, run_no: int, owner: str, fence: int, now_us: int, executed_us: int) -> None:
+def taken_by(tx: Tx, run: Row | None, now_us: int) -> str:
+    """Who has a run that was lost, in words."""
+    owner = None if run is None else run["owner"]
+    return "it was released" if owner is None else f"{named(tx, owner, now_us)} took it over"
+
+
+def stray(  # noqa: PLR0913, PLR0917 - a statement's parameters
+    tx: Tx, run_no: int, owner: str, fence: int, now_us: int, executed_us: int, reason: str = "its execution broke off"
+) -> None:
     """Give back a run that its own worker no longer has in memory."""
-    reason = "its execution broke off"
     params = {"run_no": run_no, "owner": owner, "fence": fence, "reason": reason, "executing_us": executed_us, "now": now_us}
     tx.run(tx.sql.release_run, params)
 
@@ -209,6 +273,12 @@ class Services:
     halt: Callable[[str, str], None] = _unhalted  # run id, why: it was asked to stop
     executions: dict[int, Any] = field(default_factory=dict)  # run no -> its execution, while it is in memory
     watchers: list[Callable[[str, str, dict[str, Any]], None]] = field(default_factory=list)  # run id, what, details
+    wakers: list[Callable[[], None]] = field(default_factory=list)  # told that a run may have become due; from any thread
+
+    def stir(self) -> None:
+        """Something was written here that may make a run go on: whoever takes runs in this process looks at once."""
+        for waker in list(self.wakers):
+            waker()
 
     def tell(self, run_id: str, what: str, **details: Any) -> None:
         """Tell whoever watches. A watcher that fails is let go: watching never changes a run."""

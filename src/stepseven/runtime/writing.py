@@ -87,6 +87,7 @@ def intent_of(ex: Execution, call: Call) -> Intent:
         scope=o.scope, scope_id=ex.hold.client_id if o.scope == "client" else ex.hold.root_id, name=o.effect_name or o.name,
         key=key, step=o.name, branch=call.branch, inputs=call.digest, arguments=call.arguments(),
         timeout_us=round((o.timeout_s or 0) * 1e6), proposed=approving.needed(call), undo_module=call.step.undo_module,
+        can_look=call.step.hooks.probe is not None,
     )  # fmt: skip
 
 

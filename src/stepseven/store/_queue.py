@@ -1,4 +1,4 @@
-"""What waits for SQLite's writer thread, and how those who wait in an event loop hear of its end."""
+"""What waits for a store's writer thread, and how those who wait in an event loop hear of its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stepseven.store.base import Tx, Values
+from stepseven.store.base import Tx, Values, Whose
 
 T = TypeVar("T")
 
@@ -15,10 +15,18 @@ T = TypeVar("T")
 class Queued:
     """What waits for the writer thread: a unit, or one inserting statement; and the future of who waits for it."""
 
-    __slots__ = ("durable", "error", "future", "loop", "result", "statement", "unit", "values")
+    __slots__ = ("client", "durable", "error", "future", "loop", "result", "statement", "unit", "values")
 
-    def __init__(self, durable: bool, unit: Callable[[Tx], Any] | None, statement: str = "", values: Values = ()) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        durable: bool,  # noqa: FBT001
+        unit: Callable[[Tx], Any] | None,
+        statement: str = "",
+        values: Values = (),
+        client: Whose = None,
+    ) -> None:
         self.durable = durable
+        self.client = client
         self.unit = unit
         self.statement = statement
         self.values = values

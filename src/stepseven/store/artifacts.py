@@ -1,4 +1,6 @@
-"""Results too large for a row: over 64 KiB in a folder beside the database, each under its hash.
+"""Results too large for a row: over 64 KiB in a folder beside a database file, each under its hash.
+
+Beside a database on a server they stay in it unless a folder is named: whoever takes over a run may be on another machine.
 
 Files are shared by whoever has the same content, also by other processes. The row comes first, then the file, then the record
 that names both: so whoever dies leaves no file that is not found. A file is taken away in two steps: it is set aside under
@@ -36,6 +38,7 @@ class Artifacts:
 
     *folder* ``None``: they are held in memory, as the store is. *own*: nothing else is kept there. *announce*: writes the row
     of a file (its hash, its location), durably, before there is a file. *clock*: seconds since 1970, as files are stamped.
+    *in_table*: up to how many characters a result is kept in table `artifact` instead.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Artifacts:
         own: bool = False,
         announce: Callable[[str, str], None] | None = None,
         clock: Callable[[], float] = time.time,
+        in_table: int = IN_TABLE,
     ) -> None:
+        self.in_table = in_table
         self._clock = clock
         self.folder = folder
         self.own = own

@@ -14,18 +14,28 @@ class Dialect:
     schema: str  #: ``stepseven.`` or nothing
     hold: str  #: keeps the run from being taken until this statement commits
     hold_r: str  #: the same, of the row called ``r`` in a join
+    lock: str  #: nobody else may change or name the row until this transaction ends
     skip_locked: str  #: two workers take two runs, instead of one waiting
     clock: str  #: what leases go by, in microseconds since 1970: the same for all that could take a run
+    heard: str  #: when a worker (of table ``worker``) was last heard, or could not have been: by that clock
+    lazily: str  #: a condition that is always true: the commit does not wait for the disk, and no lock is waited for long
+    started: str  #: tells when the server was started, in microseconds
     items: str  #: the items of a list that is given as a JSON text, as a subquery; ``{}`` is the parameter
 
 
 SQLITE = Dialect(
-    param=r":\1", mark="?", schema="", hold="", hold_r="", skip_locked="",  # one writer at a time anyway
-    clock=":now", items="SELECT value FROM json_each({})",  # all processes are on one machine, and have one clock
+    lazily="", started="",
+    param=r":\1", mark="?", schema="", hold="", hold_r="", lock="", skip_locked="",  # one writer at a time anyway
+    clock=":now", heard="beat_us", items="SELECT value FROM json_each({})",  # all processes are on one machine, with one clock
 )  # fmt: skip
 POSTGRES = Dialect(
-    param=r"%(\1)s", mark="%s", schema="stepseven.", hold="FOR SHARE", hold_r="FOR SHARE OF r",
+    param=r"%(\1)s", mark="%s", schema="stepseven.", hold="FOR SHARE", hold_r="FOR SHARE OF r", lock="FOR UPDATE",
     skip_locked="FOR UPDATE SKIP LOCKED",
+    # Within the statement: a transaction around it would cost as much again.
+    lazily="AND set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', '250ms', true) <> ''",
+    started="RETURNING CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint) AS started",
     clock="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    # While the server was away nobody could be heard: after its return every worker has a lease's time to say that it lives.
+    heard="greatest(beat_us, CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint))",
     items="SELECT json_array_elements_text(CAST({} AS json))",
 )  # fmt: skip

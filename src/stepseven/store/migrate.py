@@ -52,10 +52,14 @@ def check_sqlite(connection: sqlite3.Connection, url: str, *, upgrade: bool = Fa
     if upgrade and found < newest:
         return found
     if found not in (0, newest):
-        older = found < newest
-        advice = "back it up, then run `stepseven migrate`" if older else "use the newer stepseven that wrote it"
-        raise SchemaMismatch(url, str(found), str(newest), advice=advice)
+        raise mismatch(url, found, newest)
     return found
+
+
+def mismatch(url: str, found: int, newest: int) -> SchemaMismatch:
+    """The refusal of a schema that is not this version's."""
+    advice = "back it up, then run `stepseven migrate`" if found < newest else "use the newer stepseven that wrote it"
+    return SchemaMismatch(url, str(found), str(newest), advice=advice)
 
 
 def migrate_sqlite(

@@ -44,6 +44,11 @@ class Statements:
     end_run: str
     release_run: str
     count_executing: str
+    due_queued: str
+    due_timers: str
+    due_stopping: str
+    due_left: str
+    due: str
     request_stop: str
     note_ending: str
     wake_run: str
@@ -63,6 +68,8 @@ class Statements:
     # records
     append_step: str
     append_read: str
+    append_step_free: str
+    append_read_free: str
     steps: str
     finish_map: str
     # attempts
@@ -78,6 +85,7 @@ class Statements:
     effect_standing: str
     insert_claim: str
     retry_claim: str
+    doubt_claim: str
     settle_claim: str
     fill_receipt: str
     mark_claim: str
@@ -122,11 +130,20 @@ class Statements:
     owned_runs: str
     worker: str
     workers: str
+    vanished: str
+    clock: str
     drop_worker: str
     insert_artifact: str
     artifact: str
     store: str
     sizes: str
+    # a backup was restored
+    raise_epoch: str
+    let_go_runs: str
+    let_go_claims: str
+    inherit_epoch: str
+    kin_since: str
+    older_runs: str
     # keeping it small, and forgetting
     prunable: str
     guard_prune: str
@@ -145,6 +162,7 @@ class Statements:
     drop_events: str
     drop_waits: str
     finish_prune: str
+    hold_artifact: str
     drop_artifact: str
     artifact_page: str
     announce_artifact: str
@@ -196,6 +214,11 @@ _QUESTION_COLUMNS = """id, run_no, client_id, branch, key, n, step, kind, text, 
     answer, answered_by, answered_us, note, created_us"""
 
 
+def total(column: str) -> str:
+    """A sum that is a whole number on both: PostgreSQL's of bigints is a numeric, which the driver makes a ``Decimal`` of."""
+    return f"CAST(coalesce(sum({column}), 0) AS bigint)"
+
+
 def _run_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "insert_client": f"INSERT INTO {s}client (id, status, created_us) VALUES (:id, 'active', :now) ON CONFLICT DO NOTHING",
@@ -205,8 +228,9 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 (SELECT count(*) FROM {s}run WHERE client_id = c.id) AS runs,
                 (SELECT count(*) FROM {s}run WHERE client_id = c.id
                   AND status IN ('queued', 'running', 'waiting', 'cancelling', 'failing')) AS open_runs,
-                (SELECT coalesce(sum(open_questions), 0) FROM {s}run WHERE client_id = c.id) AS open_questions
-            FROM {s}client AS c WHERE c.id > :after AND (:id IS NULL OR c.id = :id) ORDER BY c.id LIMIT :limit""",
+                (SELECT {total("open_questions")} FROM {s}run WHERE client_id = c.id) AS open_questions
+            FROM {s}client AS c WHERE c.id > :after AND (CAST(:id AS text) IS NULL OR c.id = :id)
+            ORDER BY c.id LIMIT :limit""",
         "set_client_status": f"UPDATE {s}client SET status = :status, note = :note WHERE id = :id",
         "fact": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id AND key = :key ORDER BY version DESC LIMIT 1""",
@@ -274,20 +298,21 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 + (SELECT count(*) FROM {s}attempt WHERE run_no = :run_no AND outcome IN ('failed', 'deferred')) AS records""",
         "runs_page": f"""SELECT r.no, r.id AS run_id, r.client_id, r.workflow, r.status, r.waiting_for,
                 r.open_questions AS open_questions_count, r.goal, r.updated_us, r.reason, r.owner, r.ended_us
-            FROM {s}run AS r WHERE (:client_id IS NULL OR r.client_id = :client_id)
-              AND (:workflow IS NULL OR r.workflow = :workflow) AND (:status IS NULL OR r.status = :status)
+            FROM {s}run AS r WHERE (CAST(:client_id AS text) IS NULL OR r.client_id = :client_id)
+              AND (CAST(:workflow AS text) IS NULL OR r.workflow = :workflow)
+              AND (CAST(:status AS text) IS NULL OR r.status = :status)
               AND r.no < :before ORDER BY r.no DESC LIMIT :limit""",
-        "spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step WHERE id BETWEEN :low AND :high), 0)
-                + coalesce((SELECT sum(usd) FROM {s}attempt WHERE run_no = :run_no), 0) AS uusd,
-            coalesce((SELECT sum(tokens) FROM {s}step WHERE id BETWEEN :low AND :high), 0)
-                + coalesce((SELECT sum(tokens) FROM {s}attempt WHERE run_no = :run_no), 0) AS tokens""",
-        "client_spend": f"""SELECT coalesce((SELECT sum(usd) FROM {s}step
+        "spend": f"""SELECT (SELECT {total("usd")} FROM {s}step WHERE id BETWEEN :low AND :high)
+                + (SELECT {total("usd")} FROM {s}attempt WHERE run_no = :run_no) AS uusd,
+            (SELECT {total("tokens")} FROM {s}step WHERE id BETWEEN :low AND :high)
+                + (SELECT {total("tokens")} FROM {s}attempt WHERE run_no = :run_no) AS tokens""",
+        "client_spend": f"""SELECT (SELECT {total("usd")} FROM {s}step
               WHERE ended_us >= :since_us AND name <> 'run.start' AND (id >> 24) IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
-                  AND (ended_us IS NULL OR ended_us >= :since_us))), 0)
-            + coalesce((SELECT sum(usd) FROM {s}attempt WHERE started_us >= :since_us AND run_no IN
+                  AND (ended_us IS NULL OR ended_us >= :since_us)))
+            + (SELECT {total("usd")} FROM {s}attempt WHERE started_us >= :since_us AND run_no IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
-                  AND (ended_us IS NULL OR ended_us >= :since_us))), 0) AS uusd""",
+                  AND (ended_us IS NULL OR ended_us >= :since_us))) AS uusd""",
         "children": f"SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no ORDER BY r.no",
         "starts": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r
             WHERE r.parent_no = :parent_no AND (r.no = :root_no OR r.root_no = :root_no) ORDER BY r.no""",
@@ -314,10 +339,39 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
     }
 
 
-def _append(s: str, d: Dialect, columns: tuple[str, ...]) -> str:
+def _taking_statements(s: str, d: Dialect) -> dict[str, str]:
+    """What a worker may take: four ways to be due, each found by an index of its own. Oldest first."""
+    # What takes back another run's effects is for whoever has that run's code.
+    mine = f"""r.external = 0 AND r.workflow IN ({d.items.format(":workflows")})
+              AND CAST(r.no AS TEXT) NOT IN ({d.items.format(":skip")})
+              AND (r.workflow <> 'stepseven.undo' OR NOT EXISTS (SELECT 1 FROM {s}effect AS e JOIN {s}run AS o ON o.no = e.run_no
+                   WHERE e.undo_no = r.no AND o.workflow NOT IN ({d.items.format(":workflows")})))"""
+    active = f"NOT EXISTS (SELECT 1 FROM {s}client AS c WHERE c.id = r.client_id AND c.status = 'paused')"
+    # A run that is ending waits for a person who is asked about its writes, and for those it started: their end ends it.
+    stopping = f"""r.open_questions = 0
+              AND NOT EXISTS (SELECT 1 FROM {s}run AS b WHERE b.parent_no = r.no AND b.ended_us IS NULL)"""
+    due = {
+        "due_queued": f"r.status = 'queued' AND r.owner IS NULL AND {active} AND {mine}",
+        "due_timers": f"r.status = 'waiting' AND r.owner IS NULL AND r.wake_us <= :now AND {active} AND {mine}",
+        "due_stopping": f"(r.status = 'cancelling' OR r.status = 'failing') AND r.owner IS NULL AND {stopping} AND {mine}",
+        "due_left": f"""r.owner IN ({d.items.format(":dead")}) AND r.ended_us IS NULL
+              AND (r.status IN ('cancelling', 'failing') OR {active}) AND {mine}""",
+    }
+    columns = ", ".join(f"r.{c.strip()}" for c in _RUN_COLUMNS.split(","))
+    made = {
+        name: f"SELECT {columns} FROM {s}run AS r WHERE {which} ORDER BY r.no LIMIT :most {d.skip_locked}"
+        for name, which in due.items()
+    }
+    anything = " OR ".join(f"EXISTS (SELECT 1 FROM {s}run AS r WHERE {which})" for which in due.values())
+    made["due"] = f"""SELECT CASE WHEN {anything} THEN 1 ELSE 0 END AS due,
+            (SELECT min(wake_us) FROM {s}run WHERE wake_us > :now) AS next_us"""
+    return made
+
+
+def _append(s: str, d: Dialect, columns: tuple[str, ...], lazily: str = "", told: str = "") -> str:
     return f"""INSERT INTO {s}step ({", ".join(columns)}) SELECT {", ".join([d.mark] * len(columns))}
-          FROM {s}run WHERE no = {d.mark} AND fence = {d.mark} AND owner = {d.mark} {d.hold}
-        ON CONFLICT DO NOTHING"""
+          FROM {s}run WHERE no = {d.mark} AND fence = {d.mark} AND owner = {d.mark} {lazily} {d.hold}
+        ON CONFLICT DO NOTHING {told}"""
 
 
 def _step_statements(s: str, d: Dialect) -> dict[str, str]:
@@ -327,13 +381,16 @@ def _step_statements(s: str, d: Dialect) -> dict[str, str]:
         "append_step": _append(s, d, RECORD_COLUMNS),
         # An untroubled read step leaves seven columns empty, and not naming them saves a quarter of the insert.
         "append_read": _append(s, d, READ_COLUMNS),
+        # The same, committed without waiting for the disk, whatever the transaction says: for databases where that is a setting.
+        "append_step_free": _append(s, d, RECORD_COLUMNS, d.lazily, d.started),
+        "append_read_free": _append(s, d, READ_COLUMNS, d.lazily, d.started),
         "steps": f"""SELECT id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach,
                 why, facts, usd, tokens, started_us, ended_us
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id""",
         # The one record that changes: a map's count, while the map runs.
         "finish_map": f"""UPDATE {s}step SET state = :state, result = :result, ended_us = :now
             WHERE id = :id AND name = 'run.map'
-              AND EXISTS (SELECT 1 FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner)""",
+              AND EXISTS (SELECT 1 FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold})""",
         "begin_attempt": f"""INSERT INTO {s}attempt (run_no, branch, name, key, n, approach, inputs, source_digest, usd,
                 started_us)
             SELECT :run_no, :branch, :name, :key, :n, :approach, :inputs, :source_digest, :usd, :now
@@ -359,8 +416,9 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "guard_effect": f"""SELECT e.scope, e.scope_id, e.name, e.key, e.generation, e.claim_id, e.tries, e.owner, e.state,
                 e.inputs, e.inputs_approved, e.arguments, e.receipt, e.run_no, e.branch, e.step, e.fence, e.client_id,
-                e.claimed_us, e.gate_until_us, e.settled_us, e.undo_module, e.undo_no, e.undone_us
-            FROM {s}run AS r LEFT JOIN {s}effect AS e
+                e.claimed_us, e.gate_until_us, e.settled_us, e.undo_module, e.undo_no, e.undone_us,
+                r.epoch AS run_epoch, now.epoch AS store_epoch, now.restored_us
+            FROM {s}run AS r CROSS JOIN {s}store AS now LEFT JOIN {s}effect AS e
               ON e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key
             WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner ORDER BY e.generation DESC LIMIT 1 {d.hold_r}""",
         "effect": f"""SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE scope = :scope AND scope_id = :scope_id AND name = :name
@@ -382,11 +440,17 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
                 claimed_us = CASE WHEN state = 'refused' THEN :now ELSE claimed_us END,
                 gate_until_us = :gate_until_us, settled_us = NULL, undo_module = coalesce(:undo_module, undo_module)
             WHERE claim_id = :claim_id AND tries = :tries AND state <> 'done'""",
+        # It may have been sent once more in the time that is lost: by whom, nobody here knows.
+        "doubt_claim": f"""UPDATE {s}effect SET state = 'claimed', tries = tries + 1, owner = NULL, fence = :fence,
+                run_no = :run_no, branch = :branch, inputs = :inputs, arguments = :arguments, gate_until_us = :gate_until_us,
+                settled_us = NULL
+            WHERE claim_id = :claim_id AND tries = :tries AND state = 'refused'""",
         "settle_claim": f"""UPDATE {s}effect SET state = 'done', receipt = :receipt, settled_us = :now
             WHERE claim_id = :claim_id AND state <> 'done'""",
         "fill_receipt": f"""UPDATE {s}effect SET receipt = :receipt WHERE claim_id = :claim_id AND state = 'done'
             AND substr(receipt, 1, length(:refused)) = :refused""",
-        "mark_claim": f"""UPDATE {s}effect SET state = :state, settled_us = CASE WHEN :state = 'refused' THEN :now END
+        "mark_claim": f"""UPDATE {s}effect SET state = :state,
+                settled_us = CASE WHEN :state = 'refused' THEN CAST(:now AS bigint) END
             WHERE claim_id = :claim_id AND tries = :tries AND state <> 'done'""",
         "lower_gate": f"""UPDATE {s}effect SET gate_until_us = :gate_until_us
             WHERE claim_id = :claim_id AND tries = :tries AND gate_until_us > :gate_until_us""",
@@ -430,8 +494,9 @@ def _question_statements(s: str) -> dict[str, str]:
                 q.deadline_us, q.folded_into, q.incident_id, q.signature, q.status, q.answer, q.answered_by, q.answered_us,
                 q.note, q.created_us, r.id AS run_id, r.status AS run_status
             FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
-            WHERE (:status IS NULL OR q.status = :status) AND (:client_id IS NULL OR q.client_id = :client_id)
-              AND (:run_id IS NULL OR r.id = :run_id) AND q.folded_into IS NULL
+            WHERE (CAST(:status AS text) IS NULL OR q.status = :status)
+              AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id)
+              AND (CAST(:run_id AS text) IS NULL OR r.id = :run_id) AND q.folded_into IS NULL
               AND (q.created_us > :after_us OR (q.created_us = :after_us AND q.id > :after_id))
             ORDER BY q.created_us, q.id LIMIT :limit""",
         "open_question_ids": f"""SELECT id FROM {s}question WHERE status = 'open' AND folded_into IS NULL
@@ -439,7 +504,7 @@ def _question_statements(s: str) -> dict[str, str]:
         "open_required": f"""SELECT id, run_no, remember FROM {s}question
             WHERE client_id = :client_id AND status = 'open' AND kind = 'required' ORDER BY created_us, id""",
         "open_proposals": f"""SELECT id, run_no, context FROM {s}question
-            WHERE client_id = :client_id AND status = 'open' AND kind = 'approve' AND step IS NOT NULL""",
+            WHERE client_id = :client_id AND status = 'open' AND kind = 'approve' AND step IS NOT NULL ORDER BY created_us, id""",
         # One answer ever: only an open question takes it.
         "answer_question": f"""UPDATE {s}question SET status = 'answered', answer = :answer, answered_by = :by, note = :note,
                 answered_us = :now WHERE id = :id AND status = 'open'""",
@@ -475,7 +540,7 @@ def _previous_statements(s: str) -> dict[str, str]:
             ORDER BY no DESC LIMIT 1""",
         "latest_results": f"""SELECT s.name, s.result, s.artifact, s.summary FROM {s}step AS s
             JOIN (SELECT max(id) AS id FROM {s}step WHERE id BETWEEN :low AND :high AND state = 'done'
-                  AND name NOT LIKE 'run.%' AND name NOT LIKE 'client.%' GROUP BY name) AS last ON last.id = s.id
+                  AND substr(name, 1, 4) <> 'run.' AND substr(name, 1, 7) <> 'client.' GROUP BY name) AS last ON last.id = s.id
             ORDER BY s.id DESC""",
         "fact_uses": f"""SELECT name, key, result, facts FROM {s}step WHERE id BETWEEN :low AND :high
             AND (name = 'client.get' OR name = 'client.found' OR facts IS NOT NULL) ORDER BY id""",
@@ -520,17 +585,21 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
             ON CONFLICT (id) DO UPDATE SET beat_us = {d.clock}, modules = :modules""",
         "beat": f"UPDATE {s}worker SET beat_us = {d.clock}, zombies = :zombies WHERE id = :id",
         "owned_runs": f"SELECT no, fence FROM {s}run WHERE owner = :owner",
-        "worker": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - beat_us AS silent_us
+        "worker": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - {d.heard} AS silent_us
             FROM {s}worker WHERE id = :id""",
-        "workers": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - beat_us AS silent_us
+        "workers": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - {d.heard} AS silent_us
             FROM {s}worker ORDER BY id""",
+        # Owners whose row is gone: their runs are nobody's.
+        "vanished": f"""SELECT DISTINCT r.owner AS id FROM {s}run AS r WHERE r.owner IS NOT NULL
+              AND NOT EXISTS (SELECT 1 FROM {s}worker AS w WHERE w.id = r.owner)""",
+        "clock": f"SELECT {d.clock} AS now_us",
         "drop_worker": f"""DELETE FROM {s}worker WHERE id = :id
             AND NOT EXISTS (SELECT 1 FROM {s}run WHERE owner = :id)
             AND NOT EXISTS (SELECT 1 FROM {s}effect WHERE owner = :id AND state IN ('claimed', 'unknown'))""",
         "insert_artifact": f"""INSERT INTO {s}artifact (hash, size, body, location, created_us)
             VALUES (:hash, :size, :body, :location, :now) ON CONFLICT DO NOTHING""",
         "artifact": f"SELECT hash, size, body, location, created_us FROM {s}artifact WHERE hash = :hash",
-        "store": f"SELECT schema_no, epoch, created_us FROM {s}store",
+        "store": f"SELECT schema_no, epoch, created_us, restored_us FROM {s}store",
         "sizes": f"""SELECT (SELECT count(*) FROM {s}run) AS runs, (SELECT count(*) FROM {s}step) AS steps,
             (SELECT count(*) FROM {s}question WHERE status = 'open' AND folded_into IS NULL) AS open_questions,
             (SELECT count(*) FROM {s}effect WHERE state IN ('claimed', 'unknown')) AS unsettled,
@@ -538,7 +607,32 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
     }
 
 
-def _keeping_statements(s: str) -> dict[str, str]:
+def _restoring_statements(s: str) -> dict[str, str]:
+    return {
+        "raise_epoch": f"UPDATE {s}store SET epoch = epoch + 1, restored_us = :now RETURNING epoch",
+        # Whoever executed one of them before must not write any more, and may have been given fences that are forgotten.
+        "let_go_runs": f"""UPDATE {s}run SET status = CASE WHEN status = 'running' THEN 'queued' ELSE status END,
+                reason = CASE WHEN status = 'running' THEN :reason ELSE reason END, owner = NULL, fence = fence + 1000000,
+                updated_us = :now
+            WHERE ended_us IS NULL""",
+        # Nobody's death proves anything about a send that is forgotten: all that could be sent has had its time by then.
+        "let_go_claims": f"""UPDATE {s}effect SET state = 'unknown', owner = NULL,
+                gate_until_us = CASE WHEN gate_until_us - claimed_us >= :longest_us THEN :latest_us
+                    WHEN gate_until_us - claimed_us > :timeout_us THEN gate_until_us - claimed_us + :now ELSE :least_us END
+            WHERE state IN ('claimed', 'unknown') AND run_no IN (SELECT no FROM {s}run WHERE ended_us IS NULL)""",
+        # What another run of its family has done in the time that is lost, this one may have begun.
+        "inherit_epoch": f"""UPDATE {s}run SET epoch = (SELECT o.epoch FROM {s}run AS o WHERE o.no = :of_no)
+            WHERE no = :run_no AND epoch > (SELECT o.epoch FROM {s}run AS o WHERE o.no = :of_no)""",
+        "kin_since": f"""WITH RECURSIVE kin(no) AS (SELECT no FROM {s}run WHERE no = :run_no
+                UNION SELECT k.no FROM kin AS below JOIN {s}run AS r ON r.no = below.no
+                    JOIN {s}run AS k ON k.no = r.parent_no OR k.no = r.root_no)
+            SELECT min(r.created_us) AS since_us FROM kin JOIN {s}run AS r ON r.no = kin.no""",
+        "older_runs": f"""SELECT min(created_us) AS since_us FROM {s}run
+            WHERE client_id = :client_id AND ended_us IS NULL AND epoch < :epoch""",
+    }
+
+
+def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
     # Never shrunk: what has not ended, what a person still has to decide, what may still happen outside, what a parent may
     # still ask for, what a child still costs, and the run that another one of the client starts from (``previous_run``): the
     # next one, or one that began earlier and has not ended. A run that was under way at midnight (UTC) waits for the next
@@ -599,7 +693,9 @@ def _keeping_statements(s: str) -> dict[str, str]:
         "drop_waits": f"DELETE FROM {s}wait WHERE run_no = :run_no",
         "finish_prune": f"""UPDATE {s}run SET pruned_us = :now, inputs = :inputs, remaining = NULL,
                 value = CASE WHEN length(value) <= :most THEN value END WHERE no = :run_no""",
-        # Whoever keeps a result writes both rows in one transaction, so no row of `step` means nobody.
+        # Whoever keeps a result writes both rows in one transaction, so no row of `step` means nobody. Held by a statement of
+        # its own first: the next one then sees what whoever named it has written meanwhile.
+        "hold_artifact": f"SELECT hash FROM {s}artifact WHERE hash = :hash {d.lock}",
         "drop_artifact": f"""DELETE FROM {s}artifact WHERE hash = :hash AND (:files = 1 OR location IS NULL)
             AND NOT EXISTS (SELECT 1 FROM {s}step WHERE artifact = :hash)""",
         "artifact_page": f"""SELECT a.hash, a.size, a.location, a.created_us,
@@ -662,8 +758,10 @@ def statements(d: Dialect) -> Statements:
         **_effect_statements(s, d),
         **_question_statements(s),
         **_previous_statements(s),
+        **_taking_statements(s, d),
         **_worker_statements(s, d),
-        **_keeping_statements(s),
+        **_restoring_statements(s),
+        **_keeping_statements(s, d),
     }
     known = {f.name for f in fields(Statements)}
     if known != set(texts):

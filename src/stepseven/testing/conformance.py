@@ -79,9 +79,17 @@ def _steps_of(tx: Tx, *, run_no: int) -> list[Row]:
     return tx.all(tx.sql.steps, steps_range(run_no))
 
 
-def append(store: Store, hold: Hold, made: Record, *, durable: bool = False) -> bool | None:
-    """Try to append a record at once."""
-    return store.append_now(*made.insert(store.sql, hold.values()), durable=durable)
+def append(store: Store, hold: Hold, made: Record, *, durable: bool = False) -> bool:
+    """Append a record: at once where the store can, else through its queue, as a step does."""
+    statement, values = made.insert(store.sql, hold.values())
+    written = store.append_now(statement, values, durable=durable)
+    if written is not None:
+        return written
+
+    async def queued() -> bool:
+        return await store.append(statement, values, durable=durable)
+
+    return asyncio.run(queued())
 
 
 class StoreConformance(ABC):

@@ -14,6 +14,7 @@ from stepseven.store.base import Row, Tx
 from stepseven.transitions import telling
 from stepseven.transitions.offering import UNDO, being_undone, offer, tell_anew
 from stepseven.transitions.proposing import overtaken
+from stepseven.transitions.restoring import Gap, gap_of
 from stepseven.transitions.runs import is_dead, lost
 from stepseven.transitions.state import Hold
 from stepseven.transitions.telling import Asking
@@ -38,10 +39,16 @@ class Intent:
     proposed: bool = False  # it is irreversible: only what a person approved is claimed
     approved: str | None = None  # the arguments as approved, as JSON
     undo_module: str | None = None  # where the code is that can take it back; nothing can
+    unsent: bool = False  # it is looked for first: nothing is sent under this claim before that
+    can_look: bool = False  # there is a way to look whether it is there
 
     def where(self) -> dict[str, str]:
         """As statement parameters."""
         return {"scope": self.scope, "scope_id": self.scope_id, "name": self.name, "key": self.key}
+
+    def gate_us(self, now_us: int) -> int:
+        """Until when a send that is begun now can pass the gate."""
+        return now_us if self.unsent else now_us + self.timeout_us
 
 
 class Verdict(StrEnum):
@@ -73,6 +80,8 @@ class Claim:
     run_no: int
     claimed_us: int  # of the first send that may have happened
     gate_until_us: int
+    #: nobody here claimed it: it may have been done in the time that is lost since a backup was made
+    lost: bool = False
     doubtful: bool = False  # sent again although an earlier send may have happened: a refusal proves nothing about that one
 
 
@@ -82,6 +91,7 @@ def _claim(verdict: Verdict, row: Row) -> Claim:
         state=EffectState(row["state"]), inputs=row["inputs"], arguments=row["arguments"],
         approved=row["inputs_approved"], receipt=row["receipt"], owner=row["owner"], run_no=row["run_no"],
         claimed_us=row["claimed_us"], gate_until_us=row["gate_until_us"],
+        lost=row["owner"] is None and row["state"] == EffectState.CLAIMED,
     )  # fmt: skip
 
 
@@ -114,12 +124,13 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
     row = tx.one(tx.sql.guard_effect, {**hold.keys(), **intent.where()})
     if row is None:
         raise lost(tx, hold)
+    gap = gap_of(tx, hold, row, over_client=intent.scope == "client")
     if row["claim_id"] is None:
-        return _insert(tx, hold, intent, claim_id, 1, now_us)
+        return _insert(tx, hold, intent, (claim_id, 1), now_us, gap)
     if row["undone_us"] is not None:  # taken back: what is done now is something new, unless an older one stands beside it
         older = tx.one(tx.sql.effect_standing, intent.where())
         if older is None:
-            return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
+            return _insert(tx, hold, intent, (claim_id, row["generation"] + 1), now_us, gap)
         row = {**older, "generation": row["generation"]}
     state, equal = EffectState(row["state"]), row["inputs"] == intent.inputs
     if not equal:  # an earlier generation may have been just this
@@ -130,13 +141,15 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
         return _claim(Verdict.BUSY, row)
     if state is EffectState.DONE:
         if row["generation"] <= second:
-            return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
+            return _insert(tx, hold, intent, (claim_id, row["generation"] + 1), now_us, gap)
         if equal or same_thing(_claim(Verdict.REUSE, row), intent, hold):
             return _claim(Verdict.REUSE, row)
         return _claim(Verdict.CONFLICT, row)
     if state is EffectState.REFUSED:  # proven not done: another try, under another key if it says something else
         if not equal or row["generation"] <= second:
-            return _insert(tx, hold, intent, claim_id, row["generation"] + 1, now_us)
+            return _insert(tx, hold, intent, (claim_id, row["generation"] + 1), now_us, gap)
+        if gap is not None and row["settled_us"] < gap.restored_us:  # that it was not done was found out before
+            return _doubt(tx, hold, intent, _claim(Verdict.UNKNOWN, row), gap)
         return retry(tx, hold, intent, _claim(Verdict.GO, row), now_us)
     if row["run_no"] != hold.run_no and not _may_inherit(tx, row, now_us, proven_dead):
         return _claim(Verdict.BUSY, row)
@@ -169,19 +182,41 @@ def _asked_about(tx: Tx, row: Row) -> list[str]:
     ]  # fmt: skip
 
 
-def _insert(tx: Tx, hold: Hold, intent: Intent, claim_id: str, generation: int, now_us: int) -> Claim:
+def _insert(
+    tx: Tx, hold: Hold, intent: Intent, name: tuple[str, int], now_us: int, gap: Gap | None
+) -> Claim:
+    """A claim where there is none (*name*: its id and generation). In a gap it is in doubt from the first."""
+    claim_id, generation = name
     row: dict[str, Any] = {
         **intent.where(), "generation": generation, "claim_id": claim_id, "inputs": intent.inputs,
         "inputs_approved": intent.approved,
         "arguments": intent.arguments, "branch": intent.branch, "step": intent.step, "client_id": hold.client_id,
-        **hold.keys(), "now": now_us, "gate_until_us": now_us + intent.timeout_us, "undo_module": intent.undo_module,
+        **hold.keys(), "now": now_us, "gate_until_us": intent.gate_us(now_us), "undo_module": intent.undo_module,
     }  # fmt: skip
     verdict = Verdict.GO
-    if intent.proposed and intent.approved is None:
+    if gap is not None:
+        verdict = Verdict.UNKNOWN
+        row |= {"owner": None, "now": gap.since_us, "gate_until_us": gap.restored_us + intent.timeout_us}
+    if intent.proposed and intent.approved is None and (gap is None or not intent.can_look):
         verdict = Verdict.PROPOSE
     else:
         tx.run(tx.sql.insert_claim, row)
-    return _claim(verdict, {**row, "tries": 1, "state": "claimed", "receipt": None, "claimed_us": now_us})
+    return _claim(verdict, {**row, "tries": 1, "state": "claimed", "receipt": None, "claimed_us": row["now"]})
+
+
+def _doubt(tx: Tx, hold: Hold, intent: Intent, held: Claim, gap: Gap) -> Claim:
+    """A claim that was proven not done, and may have been sent once more in the gap."""
+    if intent.proposed and intent.approved is None and not intent.can_look:
+        return replace(held, verdict=Verdict.PROPOSE)
+    params = {
+        **hold.keys(), "claim_id": held.claim_id, "tries": held.tries, "branch": intent.branch, "inputs": intent.inputs,
+        "arguments": intent.arguments, "gate_until_us": gap.restored_us + intent.timeout_us,
+    }  # fmt: skip
+    if tx.run(tx.sql.doubt_claim, params) != 1:
+        raise lost(tx, hold)
+    row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
+    assert row is not None  # just updated  # noqa: S101
+    return _claim(Verdict.UNKNOWN, row)
 
 
 def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim:
@@ -195,7 +230,7 @@ def retry(tx: Tx, hold: Hold, intent: Intent, held: Claim, now_us: int) -> Claim
     params = {
         **hold.keys(), "claim_id": held.claim_id, "tries": held.tries, "branch": intent.branch, "inputs": intent.inputs,
         "arguments": intent.arguments, "inputs_approved": intent.approved, "now": now_us,
-        "gate_until_us": now_us + intent.timeout_us, "undo_module": intent.undo_module,
+        "gate_until_us": intent.gate_us(now_us), "undo_module": intent.undo_module,
     }  # fmt: skip
     if tx.one(tx.sql.guard_run, hold.keys()) is None or tx.run(tx.sql.retry_claim, params) != 1:
         raise lost(tx, hold)

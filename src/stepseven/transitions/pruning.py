@@ -20,6 +20,7 @@ from stepseven.decide.retention import DAY_US
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
 from stepseven.transitions import family
+from stepseven.transitions.dropping import drop_artifact
 from stepseven.transitions.state import steps_range
 
 KEPT = 4096  #: characters of a run's value and inputs that are kept whole
@@ -203,7 +204,7 @@ def _moved(spent: dict[int, list[int]], gone: Row | None, into: Row | None) -> N
 
 def _drop_artifact(tx: Tx, s: Shrink, row: Row) -> None:
     """The result goes with the last record that names it; one in a file goes when the files are looked through."""
-    if row["artifact"] is not None and tx.run(tx.sql.drop_artifact, {"hash": row["artifact"], "files": 0}):
+    if row["artifact"] is not None and drop_artifact(tx, row["artifact"], files=False):
         s.gone += 1
         s.gone_size += row["artifact_size"] or 0
 

@@ -20,6 +20,7 @@ SHOWN = 120  # characters of an input that an error message shows
 _SETTLING = ("cancelling", "failing")  # what a run does to end is done for a paused client, too
 _STOPPING = (RunStatus.CANCELLING, RunStatus.FAILING)
 POISON_AFTER = 3  # DESIGN §6: executions in a row that broke off without a new record
+ALONE_AT = POISON_AFTER - 1  # before that the run is tried alone: what dies beside it may be its victim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,9 @@ def admit(tx: Tx, a: Admission, now_us: int) -> Row:
         if run[column] != mine and not (what == "inputs" and run["pruned_us"] is not None and run[column] == kept_inputs(mine)):
             raise RunConflict(a.run_id, f"another {what} ({_short(run[column])}, not {_short(mine)})" if what != "inputs" else
                               f"other inputs ({_short(run[column])}, not {_short(mine)})")  # fmt: skip
+    for kin in (a.root_no, a.parent_no) if inserted else ():
+        if kin is not None:
+            tx.run(tx.sql.inherit_epoch, {"run_no": run["no"], "of_no": kin})
     if inserted and a.root_no is not None:
         tell_kin(tx, run)
     return run
@@ -116,25 +120,35 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
         return Taken(run=run)
     if run["status"] not in _SETTLING and clients.paused(tx, run["client_id"]) is not None:
         return Taken(run=run, paused=True)
-    broke_off = run["owner"] is not None
-    progress = _progress(tx, run["no"])
-    barren = run["barren"] + 1 if broke_off and progress <= run["progress"] else 0
+    progress, broken = barren(tx, run)
     fence = tx.one(
         tx.sql.take_run,
         {
-            "run_no": run["no"], "owner": worker, "now": now_us, "progress": progress, "barren": barren,
+            "run_no": run["no"], "owner": worker, "now": now_us, "progress": progress, "barren": broken,
             "source_digest": source_digest, "fence": run["fence"], "seen_owner": run["owner"] or "",
         },
     )  # fmt: skip
     if fence is None:
         return Taken(run=run)
-    tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
-    tx.run(tx.sql.drop_waits, {"run_no": run["no"]})
+    if not _fresh(run):
+        tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
+        tx.run(tx.sql.drop_waits, {"run_no": run["no"]})
     hold = Hold(
         run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=_root_id(tx, run), owner=worker,
         fence=fence["fence"],
     )  # fmt: skip
-    return Taken(run=run, hold=hold, poisoned=barren >= POISON_AFTER)
+    return Taken(run=run, hold=hold, poisoned=broken >= POISON_AFTER)
+
+
+def barren(tx: Tx, run: Row) -> tuple[int, int]:
+    """What is on record of a run, as a count; and how many executions in a row broke off without adding to it, as of now."""
+    progress = 0 if _fresh(run) else _progress(tx, run["no"])
+    return progress, run["barren"] + 1 if run["owner"] is not None and progress <= run["progress"] else 0
+
+
+def _fresh(run: Row) -> bool:
+    """Whether nobody ever executed it: it has no records, attempts or waits. A fork has those of the run it is a fork of."""
+    return run["executions"] == 0 and run["root_no"] is None
 
 
 def _progress(tx: Tx, run_no: int) -> int:
@@ -168,7 +182,13 @@ def lost(tx: Tx, hold: Hold) -> Superseded:
     if run is not None and RunStatus(run["status"]).ended:
         return Superseded(hold.run_id, f"it was ended ({run['status']}) by somebody else")
     who = run["owner"] if run is not None else None
-    return Superseded(hold.run_id, f"worker {who} took it over" if who else "it was released from this worker")
+    return Superseded(hold.run_id, f"{named(tx, who, 0)} took it over" if who else "it was released from this worker")
+
+
+def named(tx: Tx, worker: str, now_us: int) -> str:
+    """A worker in words: its id, and where its process is, as long as that is known."""
+    row = tx.one(tx.sql.worker, {"id": worker, "now": now_us})
+    return f"worker {worker}" if row is None else f"worker {worker} ({row['host']}, process {row['pid']})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ def decided(tx: Tx, question: Row, stored: str, now_us: int) -> str | None:
         ),
         now_us,
     )  # fmt: skip
+    tx.run(tx.sql.inherit_epoch, {"run_no": run["no"], "of_no": question["run_no"]})
     for told in json.loads(question["context"])["stands"]:
         tx.run(tx.sql.decide_undo, {"undo_no": run["no"], "claim_id": told["claim"]})
     return free

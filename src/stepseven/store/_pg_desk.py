@@ -1,0 +1,232 @@
+"""Units of work carried out on PostgreSQL, with all that may go wrong: again where nothing happened, never where it did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import psycopg
+
+from stepseven.errors import StoreUnavailable
+from stepseven.store._pg_connect import Connection, Server
+from stepseven.store._pg_lately import Lately
+from stepseven.store._pg_stack import Stack, close
+from stepseven.store._pg_trouble import CRASHED, code, gone, passes, refused_for_now
+from stepseven.store._pg_tx import LOCK_MS, STATEMENT_MS, Reading, Restarted, Writing
+from stepseven.store.base import Tx, Values
+from stepseven.store.statements import Statements
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+_PAUSE_S = 0.01  # after the first failure; doubled up to
+_PAUSE_MOST_S = 0.5
+
+_OUTCOME = "SELECT pg_xact_status(CAST(%s AS xid8)) AS status"
+#: After a crash the server may give a transaction's number again, of which its log knew nothing: the checkpoint with which it
+#: began anew says from where on it counts.
+_COUNTS_FROM = "SELECT next_xid FROM pg_control_checkpoint()"
+
+
+class Desk:
+    """Executes what the store is asked for; from any thread.
+
+    Args:
+        server: where to.
+        stack: its connections.
+        sql: the statements.
+        chance: draws from [0, 1), to spread those who try again.
+    """
+
+    def __init__(self, server: Server, stack: Stack, sql: Statements, chance: Callable[[], float]) -> None:
+        self.server = server
+        self.sql = sql
+        self.lately = Lately()
+        self.free = {sql.append_step: sql.append_step_free, sql.append_read: sql.append_read_free}
+        self._records = frozenset(self.free)
+        self._stack = stack
+        self._chance = chance
+        self._resending = threading.RLock()
+
+    def after_fork(self) -> None:
+        """In the child: what its parent has not finished is the parent's affair."""
+        self._stack.leave_to_parent()
+        self.lately = Lately()
+        self._resending = threading.RLock()
+
+    # -- patience -----------------------------------------------------------------------------------------------------
+
+    def patiently(self, attempt: Callable[[Connection], T], *, again: Callable[[psycopg.Error], bool] = passes) -> T:
+        """Carry out *attempt* on a connection; repeat it after a failure after which nothing has happened.
+
+        Raises:
+            psycopg.Error: it fails with what does not pass, or for too long.
+            Exception: what *attempt* raises; nothing was written.
+        """
+        give_up = time.monotonic() + PATIENCE_S
+        pause = _PAUSE_S
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = self._stack.take()
+                self._meet(connection)
+                return attempt(connection)
+            except Restarted as news:
+                self.server.started = news.started
+                self.lately.lost()
+            except psycopg.Error as error:
+                worth = refused_for_now(error) if connection is None else again(error)
+                if connection is not None and gone(error):
+                    self._lost(connection)
+                if not worth or time.monotonic() > give_up:
+                    raise
+                time.sleep(pause * (0.5 + self._chance()))
+                pause = min(2 * pause, _PAUSE_MOST_S)
+            finally:
+                if connection is not None:
+                    self._stack.give(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        close(connection)
+        self._stack.drop()
+        self.lately.lost()
+
+    def _meet(self, connection: Connection) -> None:
+        """Before anything else: what the server may have lost."""
+        if connection.started > self.server.started:
+            self.server.started = connection.started
+            self.lately.lost()
+        if self.lately.due:
+            self._send_again(connection)
+
+    def _send_again(self, connection: Connection) -> None:
+        with self._resending:
+            appended = self.lately.all() if self.lately.due else []
+            if appended:
+                self._append_all(connection, appended)
+            self.lately.sent_again(len(appended))
+
+    def _append_all(self, connection: Connection, appended: Sequence[tuple[str, Values]]) -> None:
+        tx = self._writing(connection, (), durable=True)
+        for statement, values in appended:
+            tx.later(statement, values)
+        try:
+            self._commit(tx, connection)
+        except psycopg.Error as error:
+            tx.rollback()
+            if gone(error):
+                raise
+            if len(appended) > 1:  # which one it was is not known
+                for one in appended:
+                    self._append_all(connection, [one])
+            # One that cannot be written any more: its run is not there. Whoever works on it will be told.
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _writing(self, connection: Connection, keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS) -> Writing:
+        return Writing(
+            connection, self.sql, self._records, keys=keys, durable=durable, lock_ms=lock_ms, started=self.server.started
+        )
+
+    def transact(
+        self, work: Callable[[Writing], T], keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS
+    ) -> Callable[[Connection], T]:
+        """An attempt (``patiently``) at *work* in one transaction, committed."""
+
+        def attempt(connection: Connection) -> T:
+            tx = self._writing(connection, keys, durable=durable, lock_ms=lock_ms)
+            try:
+                result = work(tx)
+                self._commit(tx, connection)
+            except BaseException:
+                tx.rollback()
+                raise
+            return result
+
+        return attempt
+
+    def _commit(self, tx: Writing, connection: Connection) -> None:
+        began = time.monotonic()
+        try:
+            tx.commit()
+        except psycopg.Error as error:
+            if not (tx.committing and gone(error) and self._happened(tx, connection, error)):
+                raise
+        if tx.durable:
+            self.lately.safe(began)
+        else:
+            self.lately.keep(tx.appended, lazy_s=self.server.lazy_s)
+
+    def _happened(self, tx: Writing, connection: Connection, error: psycopg.Error) -> bool:
+        """Whether a commit whose answer was lost took place.
+
+        Raises:
+            StoreUnavailable: it cannot be found out.
+        """
+        if tx.xid is None:
+            return False  # records alone: they are recognised by their rows, and written again
+        self._lost(connection)
+        seen = self.server.started
+        try:
+            return self._ask_for(tx.xid, seen, crashed=code(error) == CRASHED)
+        except psycopg.Error as unknown:
+            raise self.server.explain(unknown) from error
+
+    def _ask_for(self, xid: str, seen: int, *, crashed: bool) -> bool:
+        give_up = time.monotonic() + PATIENCE_S
+
+        def look(connection: Connection) -> str | None:
+            try:
+                row = connection.execute(_OUTCOME, (xid,)).fetchone()
+            except psycopg.errors.InvalidParameterValue:  # the server never got that far: it lost it with all that came after
+                return "aborted"
+            status = None if row is None else row["status"]
+            restarted = crashed or connection.started != seen
+            return "aborted" if status == "committed" and restarted and self._reused(connection, xid) else status
+
+        while True:
+            status = self.patiently(look)
+            if status != "in progress":
+                return status == "committed"
+            if time.monotonic() > give_up:
+                raise StoreUnavailable(self.server.url, "a commit takes too long there: look at pg_stat_activity, then try again")
+            time.sleep(0.05)
+
+    def _reused(self, connection: Connection, xid: str) -> bool:
+        """Whether a restarted server counts from *xid* or lower: then whoever has that number now is somebody else."""
+        row = connection.execute(_COUNTS_FROM).fetchone()
+        assert row is not None, "one row"  # noqa: S101 - for the type checker
+        epoch, _, number = row["next_xid"].partition(":")
+        return (int(epoch) << 32 | int(number)) <= int(xid)
+
+    # -- what the store offers ----------------------------------------------------------------------------------------
+
+    def append_free(self, statement: str, values: Values) -> Callable[[Connection], bool]:
+        """An attempt at one record whose commit need not wait for the disk: one statement, one round trip."""
+
+        def attempt(connection: Connection) -> bool:
+            row = connection.execute(self.free[statement], values).fetchone()
+            if row is None:
+                return False
+            self.lately.keep([(statement, values)], lazy_s=self.server.lazy_s)
+            if row["started"] != self.server.started:
+                self.server.started = row["started"]
+                self.lately.lost()
+                self._send_again(connection)
+            return True
+
+        return attempt
+
+    def read(self, unit: Callable[[Tx], T], *, statement_ms: int = STATEMENT_MS) -> Callable[[Connection], T]:
+        """An attempt at *unit* on a snapshot."""
+
+        def attempt(connection: Connection) -> T:
+            tx = Reading(connection, self.sql, statement_ms=statement_ms)
+            try:
+                return unit(tx)
+            finally:
+                tx.end()
+
+        return attempt

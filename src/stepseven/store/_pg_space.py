@@ -1,0 +1,59 @@
+"""Space in a PostgreSQL database: our tables written anew."""
+
+from __future__ import annotations
+
+import time
+
+from psycopg import sql
+
+from stepseven.errors import StoreUnavailable
+from stepseven.store._pg_connect import Connection
+
+PATIENCE_S = 10.0  # how long somebody else may hold on to a table
+_TABLES = """SELECT c.relname AS name FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'stepseven' AND c.relkind = 'r' ORDER BY c.relname"""
+_BYTES = """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) AS bytes FROM pg_catalog.pg_class AS c
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'stepseven' AND c.relkind = 'r'"""
+_LOCKED, _FORBIDDEN = "55P03", "42501"
+
+
+def compacted(url: str, connection: Connection) -> int:
+    """``VACUUM FULL`` of every table; the bytes given back.
+
+    A table somebody uses is tried again, never waited for in line: whoever wants it after that would wait, too.
+
+    Raises:
+        StoreUnavailable: somebody held on to one for too long, or it is another role's.
+    """
+    notes: list[str] = []
+    connection.add_notice_handler(note := lambda said: notes.append(said.sqlstate or ""))
+    connection.silence_s = None  # as long as it takes
+    try:
+        before = _bytes(connection)
+        for row in connection.execute(_TABLES, prepare=False).fetchall():
+            _vacuum(url, connection, row["name"], notes)
+        return max(0, before - _bytes(connection))
+    finally:
+        connection.remove_notice_handler(note)
+        connection.restore()
+
+
+def _vacuum(url: str, connection: Connection, table: str, notes: list[str]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    statement = sql.SQL("VACUUM (FULL, SKIP_LOCKED) {}").format(sql.Identifier("stepseven", table))
+    while True:
+        notes.clear()
+        connection.execute(statement, prepare=False)
+        if _FORBIDDEN in notes:
+            raise StoreUnavailable(url, "only the owner of its tables can make them smaller: connect as that role")
+        if _LOCKED not in notes:
+            return
+        if time.monotonic() > give_up:
+            raise StoreUnavailable(url, f"somebody uses table {table} all the time, so it was not made smaller: try again later")
+        time.sleep(0.05)
+
+
+def _bytes(connection: Connection) -> int:
+    row = connection.execute(_BYTES, prepare=False).fetchone()
+    assert row is not None, "one row"  # noqa: S101 - for the type checker
+    return int(row["bytes"])
