@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from stepseven import testing
-from tests.servers import databases, programs, shared
+from tests.servers import databases, programs, shared, twice
 from tests.servers.bouncer import Bouncer
 from tests.servers.postgres import Cluster
 
@@ -56,6 +56,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--database``: where the stores are that tests ask ``tests.servers.databases`` for."""
+    parser.addoption("--twice", action="store_true", help="every unit of work is executed, undone and executed again")
     parser.addoption("--database", choices=databases.KINDS, default=None, help="the stores of the tests (default: sqlite)")
 
 
@@ -63,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The test session's own process is what its servers live as long as."""
     if chosen := config.getoption("--database"):
         os.environ[databases.KIND] = chosen  # child processes, too
+    if config.getoption("--twice"):
+        twice.install()
     config.stash[_SESSION] = shared.open_session()
 
 

@@ -13,6 +13,8 @@ from stepseven.store.codec import canonical, digest
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PLAIN = re.compile(r"[A-Za-z_][\w .:@+-]*")
+MAX_KEY = 400  #: bytes: with whose and what it is, a key is one entry of an index, of which PostgreSQL takes 2,700
+_SHOWN = 80  # bytes of a longer one that people still see
 MAX_WIRE = 255  # DESIGN §4: what every API takes as Idempotency-Key
 
 
@@ -63,6 +65,12 @@ def key_part(value: Any, where: str) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return quote(canonical(value, where), safe="\"'[]{}:, @+-._()").replace(" ", "%20")
+
+
+def fitting(key: str) -> str:
+    """A key as it is kept: one over ``MAX_KEY`` bytes is its beginning and its digest, the same on every database."""
+    data = key.encode("utf-8", "surrogatepass")  # half a character is refused by whoever keeps it
+    return key if len(data) <= MAX_KEY else f"{data[:_SHOWN].decode(errors='ignore')}…{digest(key)}"
 
 
 def wire_key(scope_id: str, name: str, key: str, generation: int) -> str:

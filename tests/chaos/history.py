@@ -228,20 +228,22 @@ class Effect:
 
     @staticmethod
     def _effect(state: Any, op: Op) -> Any:
-        if op.call == "claim":
-            return (1, "claimed", None) if state is None else None
-        if state is None:
+        if op.call == "claim" and (state is None or (op.outcome == UNKNOWN and state[1] == "refused")):
+            return (1 if state is None else state[0] + 1, "claimed", None)  # what was proven not done may be sent again
+        if op.call == "claim" or state is None:
             return None
         tries, how, receipt = state
         match op.call:
             case "again":  # args: from which try
                 return (tries + 1, "claimed", receipt) if op.args == (tries,) and how != "done" else None
+            case "doubt":  # the same, of what was proven not done
+                return (tries + 1, "claimed", receipt) if op.args == (tries,) and how == "refused" else None
             case "settle":  # args: receipt
                 return (tries, "done", op.args[0]) if how != "done" else None
             case "mark":  # args: of which try, how
                 return (tries, op.args[1], receipt) if op.args[0] == tries and how != "done" else None
             case "fill":  # args: what it was, in the place of what could not be kept
-                return (tries, how, op.args[0]) if how == "done" and str(receipt).startswith("refused") else None
+                return (tries, how, op.args[0]) if how == "done" and str(receipt).startswith('{"$refused"') else None
         raise AssertionError(op)
 
 
@@ -266,13 +268,17 @@ class Log:
         """The same call ended."""
         self._write({**asdict(op), "answered": None if math.isinf(op.answered) else op.answered})
 
+    def close(self) -> None:
+        """Nothing more is said."""
+        self._file.close()
+
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
 
 
 def read(folder: Path) -> list[Op]:
     """The calls of all clients whose logs are in *folder*. A call that was begun and never ended is of unknown outcome."""
-    found: dict[tuple[str, float], Op] = {}
+    found: dict[tuple[str, str, float], Op] = {}
     for path in sorted(folder.glob("*.log")):
         for line in path.read_text("utf-8").splitlines():
             if not line.endswith("}"):
@@ -280,7 +286,7 @@ def read(folder: Path) -> list[Op]:
             told = json.loads(line)
             answered = math.inf if told["answered"] is None else told["answered"]
             op = Op(**{**told, "args": _hashable(told["args"]), "result": _hashable(told["result"]), "answered": answered})
-            found[op.process, op.asked] = op
+            found[op.process, op.thing, op.asked] = op
     return list(found.values())
 
 

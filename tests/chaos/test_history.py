@@ -150,7 +150,9 @@ _EFFECT = st.one_of(
 )
 
 
-@pytest.mark.parametrize(("model", "calls"), [(Question(), _QUESTION), (Run(), _RUN), (Effect(), _EFFECT)], ids=["q", "run", "eff"])
+@pytest.mark.parametrize(
+    ("model", "calls"), [(Question(), _QUESTION), (Run(), _RUN), (Effect(), _EFFECT)], ids=["q", "run", "eff"]
+)
 def test_search_agrees_with_the_definition(model: Any, calls: Any) -> None:
     """On every small history the search says what trying every order says."""
 
@@ -179,6 +181,7 @@ def test_a_log_says_what_was_asked_when_its_writer_died(tmp_path: Path) -> None:
         log.asked(op)
         if op is done:
             log.heard(op)
+    log.close()
     text = (tmp_path / "a.log").read_text("utf-8")
     (tmp_path / "a.log").write_text(text[:-9])
     assert [(op.outcome, op.result, op.args) for op in read(tmp_path)] == [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from stepseven import Layer, Outcome
 from stepseven.transitions import restoring
 from stepseven.transitions.restoring import Restored
+from tests.runs.outside import Outside
 
 
 def back_up(store: Path) -> Path:
@@ -26,6 +29,21 @@ def put_back(store: Path, copy: Path) -> None:
     for suffix in ("-wal", "-shm"):
         store.with_name(store.name + suffix).unlink(missing_ok=True)
     store.write_bytes(copy.read_bytes())
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("DELETE FROM worker")  # those of then are gone; in a test they were of this process
+
+
+def at_call(world: Outside, n: int, act: Callable[[], object]) -> None:
+    """Have *act* done when the outside gets its n-th call, before that has its effect."""
+    calls, lock = itertools.count(1), threading.Lock()
+
+    def arrived() -> None:
+        with lock:
+            due = next(calls) == n
+        if due:
+            act()
+
+    world.on_arrival = arrived
 
 
 async def told(layer: Layer) -> Restored:

@@ -171,10 +171,10 @@ def test_the_command_line_shows_an_example(tmp_path, monkeypatch, capsys):
     """``answer`` with a value that does not fit: the sentence, and a command that would be taken."""
     from stepseven.cli import main
 
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPSEVEN_URL", databases.url(tmp_path))
     done = child(
         """
-        import asyncio, sys
+        import asyncio
         from dataclasses import dataclass
         from stepseven import Layer, Run, workflow
         @dataclass
@@ -185,11 +185,10 @@ def test_the_command_line_shows_an_example(tmp_path, monkeypatch, capsys):
         async def asks(run: Run) -> None:
             await run.ask("Who?", type=Contact)
         async def main():
-            async with Layer(sys.argv[1]) as layer:
+            async with Layer() as layer:
                 print((await layer.run(asks(), client="acme", run_id="r")).questions[0].id)
         asyncio.run(main())
-        """,
-        databases.url(tmp_path),
+        """
     )
     question_id = done.stdout.strip()
     assert main(["answer", question_id, '{"name": "ann", "age": "old"}']) == 1

@@ -456,18 +456,14 @@ async def test_in_a_row_holds_over_a_crash_between_the_failures(place: Place):
         assert sorted(ledger.calls) == [0, 1, 2, 3]
 
 
-async def test_a_batch_is_asked_after_a_crash_between_the_second_failure_and_its_question(place: Place):
+async def test_a_batch_is_asked_after_a_crash_between_the_second_failure_and_its_question(place: Place, tmp_path: Path):
     """The second failure's own question is stored and the batch's is not: the next execution asks it before it starts more."""
     ledger = Ledger(lambda i: i >= 2)
     job = posting("between", ledger, list(range(10)), concurrency=1)
     async with place.layer() as layer:
         question = await inbox(layer, await layer.run(job(), client="acme", run_id="r1"))
-
-        def undo(tx: Any) -> None:
-            tx.connection.execute("UPDATE question SET folded_into = NULL")
-            tx.connection.execute("DELETE FROM question WHERE kind = 'batch'")
-
-        layer.store.write_now(undo, durable=True, client=None)
+    databases.execute(tmp_path, "UPDATE question SET folded_into = NULL")
+    databases.execute(tmp_path, "DELETE FROM question WHERE kind = 'batch'")
     async with place.layer() as layer:
         second = await inbox(layer, await layer.resume("r1"))
         assert (second.kind, second.id != question.id) == ("batch", True)

@@ -14,9 +14,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from stepseven import Layer
+from tests.servers import databases
 from tests.servers.databases import bury, execute, exists, rows, url
 
-__all__ = ["Crash", "bury", "child", "die_after", "execute", "exists", "module", "records", "rows", "until_crash", "url"]
+__all__ = [
+    "Crash", "bury", "child", "die_after", "execute", "exists", "hang_up", "module", "records", "rows", "until_crash", "url",
+]  # fmt: skip
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,6 +71,12 @@ def die_after(layer: Layer, appends: int) -> None:
     store.write_now = guarded(store.write_now)  # type: ignore[method-assign]
 
 
+def hang_up(layer: Layer) -> None:
+    """The end of a process closes its connections to a server; to a file there are none."""
+    if databases.kind() != "sqlite":
+        layer.store.close()
+
+
 def until_crash(path: Path, appends: int, use: Callable[[Layer], Coroutine[Any, Any, T]]) -> T | None:
     """Run *use* in a process (its own loop and layer) that dies after so many records; its result if it came to its end."""
 
@@ -81,6 +90,7 @@ def until_crash(path: Path, appends: int, use: Callable[[Layer], Coroutine[Any, 
             return None
         finally:
             layer.services.worker._stop.set()
+            hang_up(layer)
 
     try:
         return asyncio.run(main())

@@ -92,14 +92,7 @@ class Bouncer:
 
     def show(self, what: str) -> list[dict[str, Any]]:
         """What its console says: ``POOLS``, ``STATS``, ``SERVERS``, ``CLIENTS``, ``CONFIG``."""
-        import psycopg
-        from psycopg.rows import dict_row
-
-        # The console speaks the simple protocol only, which is what a cursor of the client side uses.
-        with psycopg.connect(
-            self.url("pgbouncer"), autocommit=True, connect_timeout=2, cursor_factory=psycopg.ClientCursor, row_factory=dict_row
-        ) as console:
-            return console.execute(f"SHOW {what}").fetchall()  # type: ignore[call-overload,no-any-return]
+        return show(self.port, what)
 
     def stop(self) -> None:
         """Stop it, with its connections in whatever state they are."""
@@ -116,3 +109,16 @@ class Bouncer:
         """Stop it for good and remove what it wrote."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def show(port: int, what: str) -> list[dict[str, Any]]:
+    """What the console of the pooler on *port* says."""
+    import psycopg
+    from psycopg.rows import dict_row
+
+    # The console speaks the simple protocol only, which is what a cursor of the client side uses.
+    with psycopg.connect(
+        f"postgresql://postgres@127.0.0.1:{port}/pgbouncer", autocommit=True, connect_timeout=2,
+        cursor_factory=psycopg.ClientCursor, row_factory=dict_row,
+    ) as console:  # fmt: skip
+        return console.execute(f"SHOW {what}").fetchall()  # type: ignore[call-overload,no-any-return]

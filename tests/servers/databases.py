@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from tests.servers.bouncer import show
 from tests.servers.shared import SESSION, servers
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ KINDS = ("sqlite", "postgres", "pooled")
 TEMPLATE = "stepseven_template"
 FILE = "s7.db"
 
-_made: set[str] = set()  #: databases of this process's tests
-_free: list[str] = []  #: cleaned ones, which are faster than new ones
+MOST_FREE = 40  #: emptied databases that are kept for later tests, 9 MB each
+
+_made: dict[str, str] = {}  #: what this process's tests call it -> the database
+_free: list[str] = []  #: emptied ones: to empty one takes 10 ms, to make one 70 and to drop one 90
 _fresh = itertools.count()
 _lock = threading.Lock()
 
@@ -43,18 +46,18 @@ def url(folder: Path) -> str:
     """The store in a folder."""
     if kind() == "sqlite":
         return f"sqlite:///{folder / FILE}"
-    name = "t_" + hashlib.blake2b(str(folder.resolve()).encode(), digest_size=10).hexdigest()
-    _make(name)
-    return servers().url(name, pooled=kind() == "pooled")
+    return servers().url(_database(_called(folder)), pooled=kind() == "pooled")
+
+
+def _called(folder: Path) -> str:
+    return "t_" + hashlib.blake2b(str(folder.resolve()).encode(), digest_size=10).hexdigest()
 
 
 def memory() -> str:
     """A store that nobody else knows."""
     if kind() == "sqlite":
         return "sqlite:///:memory:"
-    name = f"m_{os.getpid()}_{next(_fresh)}"
-    _make(name)
-    return servers().url(name, pooled=kind() == "pooled")
+    return servers().url(_database(f"m_{os.getpid()}_{next(_fresh)}"), pooled=kind() == "pooled")
 
 
 def new_database(name: str, *, pooled: bool = False, schema: bool = True) -> str:
@@ -65,9 +68,8 @@ def new_database(name: str, *, pooled: bool = False, schema: bool = True) -> str
         pooled: go through PgBouncer.
         schema: with our tables in it, or empty.
     """
-    name = f"x_{os.getpid()}_{name}"  # test processes share the server
-    _make(name, template=TEMPLATE if schema else "template0")
-    return servers().url(name, pooled=pooled)
+    made = _database(f"x_{os.getpid()}_{name}", template=TEMPLATE if schema else "template0")  # test processes share the server
+    return servers().url(made, pooled=pooled)
 
 
 # -- other eyes than the project's ----------------------------------------------------------------------------------------------
@@ -113,8 +115,7 @@ def _look(folder: Path) -> Iterator[psycopg.Connection[Any]]:
     """A direct connection, past the pooler: looking must not take one of its two."""
     import psycopg
 
-    name = url(folder).rpartition("/")[2]
-    with psycopg.connect(servers().url(name), autocommit=True) as connection:
+    with psycopg.connect(servers().url(_database(_called(folder))), autocommit=True) as connection:
         connection.execute("SET search_path TO stepseven")
         yield connection
 
@@ -126,37 +127,58 @@ def _translated(sql: str) -> str:
 # -- databases ------------------------------------------------------------------------------------------------------------------
 
 
-def _make(name: str, template: str = TEMPLATE) -> None:
-    """Make a database, if there is none of that name."""
+def _database(called: str, template: str = TEMPLATE) -> str:
+    """The database a test calls so; a child process finds its parent's by the session's folder."""
     with _lock:
-        if name in _made:
-            return
+        if called in _made:
+            return _made[called]
+        known = Path(os.environ[SESSION], called)
+        if known.exists():
+            return known.read_text()
         with closing(_server()) as server:
-            _made.add(name)  # also if a child process made it: it goes with the test
-            if server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
-                return
             if template == TEMPLATE:
                 _make_template(server)
             if template == TEMPLATE and _free:
-                server.execute(f"ALTER DATABASE {_free.pop()} RENAME TO {name}")
+                made = _free.pop()
             else:
-                server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+                made = f"db_{os.getpid()}_{next(_fresh)}"
+                server.execute(f"CREATE DATABASE {made} TEMPLATE {template}")
+        _made[called] = made
+        known.write_text(made)
+        return made
+
+
+def done(folder: Path) -> None:
+    """A folder's store is needed no more."""
+    if kind() != "sqlite":
+        _let_go([_called(folder)])
 
 
 def drop_all() -> None:
-    """After a test: its databases go. One that nobody is connected to is emptied and kept for the next test."""
-    with _lock:
-        if not _made:
-            return
-        with closing(_server()) as server:
-            for name in sorted(_made):
-                _made.discard(name)
-                if kind() != "pooled" and len(_free) < 3 and _empty(server, name):
-                    free = f"free_{os.getpid()}_{next(_fresh)}"
-                    server.execute(f"ALTER DATABASE {name} RENAME TO {free}")
-                    _free.append(free)
-                else:
-                    server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    """After a test: its databases are empty, or gone."""
+    if _made:
+        _let_go(list(_made))
+
+
+def _let_go(names: list[str]) -> None:
+    with _lock, closing(_server()) as server:
+        for called in names:
+            Path(os.environ[SESSION], called).unlink(missing_ok=True)
+            made = _made.pop(called, None)
+            if made is None:
+                continue
+            ours = not called.startswith("x_")  # one that a test asked for by hand may be in any state
+            if ours and len(_free) < MOST_FREE and not _in_use(server, made) and _empty(made):
+                _free.append(made)
+            else:
+                server.execute(f"DROP DATABASE IF EXISTS {made} WITH (FORCE)")
+
+
+def _in_use(server: psycopg.Connection[Any], name: str) -> bool:
+    """Whether somebody is still connected: it would write into the next test. The pooler's own connections do nothing."""
+    if kind() != "pooled":
+        return server.execute("SELECT 1 FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone() is not None
+    return any(client["database"] == name for client in show(servers().pooled_port, "CLIENTS"))
 
 
 def _server() -> psycopg.Connection[Any]:
@@ -186,24 +208,17 @@ def _make_template(server: psycopg.Connection[Any]) -> None:
         done.touch()
 
 
-def _empty(server: psycopg.Connection[Any], name: str) -> bool:
-    """Make it as it was when it was new; ``False``: somebody is still connected, or it is not as we know it."""
+def _empty(name: str) -> bool:
+    """Make it as it was when it was new; ``False``: it is not as we know it."""
     import psycopg
 
-    if name.startswith("x_"):  # what a test made by hand
-        return False
-    if server.execute("SELECT 1 FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone():
-        return False
     with psycopg.connect(servers().url(name), autocommit=True) as connection:
         tables = [row[0] for row in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stepseven'")]
         sequences = [row[0] for row in connection.execute("SELECT sequencename FROM pg_sequences WHERE schemaname = 'stepseven'")]
         if connection.execute("SELECT count(*) FROM stepseven.store WHERE epoch = 1").fetchone() != (1,):
             return False
-        with connection.transaction():
-            connection.execute("SET LOCAL session_replication_role = replica")  # no foreign keys, no order
-            for table in tables:
-                if table != "store":
-                    connection.execute(f"DELETE FROM stepseven.{table}")
-            for sequence in sequences:
-                connection.execute(f"SELECT setval('stepseven.{sequence}', 1, false)")
+        kept = "".join(f"DELETE FROM stepseven.{table};" for table in tables if table != "store")
+        anew = "".join(f"SELECT setval('stepseven.{sequence}', 1, false);" for sequence in sequences)
+        # No foreign keys, so in any order; one message, so one transaction.
+        connection.execute(f"SET LOCAL session_replication_role = replica; SET LOCAL synchronous_commit = off; {kept} {anew}")
     return True

@@ -54,7 +54,7 @@ class Proxy:
 
     # -- orders ---------------------------------------------------------------------------------------------------------
 
-    def cut(self, side: Literal["before", "after"], *, needle: bytes = b"COMMIT", n: int = 1) -> None:
+    def cut(self, side: Literal["before", "after"], *, needle: bytes = b"COMMIT\0", n: int = 1) -> None:
         """Cut the connection that sends *needle* for the *n*-th time from now on; once.
 
         Args:

@@ -17,8 +17,8 @@ from stepseven.store.sqlite import SqliteStore
 
 #: Texts that databases were seen to treat differently: controls, quotes, other planes, both normal forms, every case.
 TEXTS = (
-    "", " ", "a", "A", "ä", "a\u0308", "é", "ß", "İ", "\U0001f600", "\x01\x08\t\n\x0c\r\x1b\x1f\x7f\x85\u2028", '"', "\\", "\\u0000",
-    "'; --", "%s", "%(x)s", ":x", "$1", "null", "…", "{}", "\ufeff", "\uffff", "z" * 500,
+    "", " ", "a", "A", "ä", "a\u0308", "é", "ß", "İ", "\U0001f600", "\x01\x08\t\n\x0c\r\x1b\x1f\x7f\x85\u2028", '"', "\\",
+    "\\u0000", "'; --", "%s", "%(x)s", ":x", "$1", "null", "…", "{}", "\ufeff", "\uffff", "z" * 500,
 )  # fmt: skip
 #: JSON as our codec writes it: a NUL and half a character only as an escape, numbers that a float cannot hold.
 VALUES = (
@@ -37,14 +37,14 @@ def empty(path: Path) -> str:
 
 def fill(path: str, seed: int, runs: int = 30) -> None:
     """Rows of *runs* runs, drawn from *seed*: no history, but what the columns may hold."""
-    draw = random.Random(seed)  # noqa: S311 - a test's
+    draw = random.Random(seed)
     with closing(sqlite3.connect(path)) as db, db:
         for client in range(3):
             db.execute("INSERT INTO client (id, created_us) VALUES (?, 1)", (f"c{client}",))
         for no in range(1, runs + 1):
             for table, row in _run(draw, no):
                 columns = ", ".join(row)
-                db.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))  # noqa: S608
+                db.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
 
 
 def copy(path: str, url: str) -> None:
@@ -52,22 +52,22 @@ def copy(path: str, url: str) -> None:
     with closing(sqlite3.connect(path)) as db, psycopg.connect(url) as pg:
         db.row_factory = sqlite3.Row
         for table in TABLES:
-            for row in db.execute(f"SELECT * FROM {table}").fetchall():  # noqa: S608 - names of our own
-                given = {k: row[k] for k in row.keys() if (table, k) not in {("step", "run_no"), ("step", "seq")}}  # noqa: SIM118
-                pg.execute(
-                    sql.SQL("INSERT INTO stepseven.{} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-                        sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, given)),
-                        sql.SQL(", ").join([sql.Placeholder()] * len(given)),
-                    ),
-                    list(given.values()),
-                )  # fmt: skip
+            cursor = db.execute(f"SELECT * FROM {table}")
+            computed = {"run_no", "seq"} if table == "step" else set()
+            names = [name for name, *_ in cursor.description if name not in computed]
+            into = sql.SQL("INSERT INTO stepseven.{} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+                sql.Identifier(table),
+                sql.SQL(", ").join(map(sql.Identifier, names)),
+                sql.SQL(", ").join([sql.Placeholder()] * len(names)),
+            )
+            pg.cursor().executemany(into, [[row[name] for name in names] for row in cursor])
 
 
 def _run(draw: random.Random, no: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    wide = no % 10 == 7  # noqa: PLR2004 - one in ten is too large for a checkpoint: its characters are of four bytes
+    wide = no % 10 == 7
     text, value = lambda: WIDE if wide else draw.choice(TEXTS), lambda: draw.choice(VALUES)
     maybe = lambda given: given if draw.random() < 0.7 else None  # noqa: E731 - as short as what it stands for
-    run_id, client, large = f"r{no}", f"c{no % 3}", wide or draw.random() < 0.3  # noqa: PLR2004
+    run_id, client, large = f"r{no}", f"c{no % 3}", wide or draw.random() < 0.3
     yield "run", {
         "no": no, "id": run_id, "client_id": client, "workflow": draw.choice(("w", "Ä", text() or "v")),
         "status": draw.choice(("queued", "running", "waiting", "done", "failed")), "goal": maybe(text()),
@@ -95,7 +95,7 @@ def _run(draw: random.Random, no: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _steps(draw: random.Random, no: int, count: int, wide: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    names = ("s1", "s2", "S1", "ß", "client.find", "Client.find", "Run.x", *(f"many{n}" for n in range(70 if count > 100 else 2)))  # noqa: PLR2004
+    names = ("s1", "s2", "S1", "ß", "client.find", "Client.find", "Run.x", *(f"many{n}" for n in range(70 if count > 100 else 2)))
     done: set[tuple[str, str, str, int]] = set()
     for seq in range(1, count + 1):
         name = draw.choice((*names, "run.map", "client.get", "client.get"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stepseven.store.base import Store
 from stepseven.store.sqlite import SqliteStore
 from stepseven.testing.conformance import StoreConformance
+from tests.servers.databases import new_database
 
 
 class TestSqliteFile(StoreConformance):
@@ -22,3 +25,27 @@ class TestSqliteFull(StoreConformance):
 class TestSqliteMemory(StoreConformance):
     def make(self, folder: Path) -> Store:
         return SqliteStore("sqlite:///:memory:", ":memory:")
+
+
+@pytest.mark.postgres
+class TestPostgres(StoreConformance):
+    def make(self, folder: Path) -> Store:
+        return _postgres(new_database("conformance"))
+
+
+@pytest.mark.postgres
+class TestPostgresFull(StoreConformance):
+    def make(self, folder: Path) -> Store:
+        return _postgres(new_database("conformance"), always_durable=True)
+
+
+@pytest.mark.pgbouncer
+class TestPostgresPooled(StoreConformance):
+    def make(self, folder: Path) -> Store:
+        return _postgres(new_database("conformance", pooled=True))
+
+
+def _postgres(url: str, *, always_durable: bool = False) -> Store:
+    from stepseven.store.postgres import PostgresStore  # its driver need not be there
+
+    return PostgresStore(url, always_durable=always_durable)

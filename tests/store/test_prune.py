@@ -528,7 +528,7 @@ async def test_a_large_run_that_is_pruned_makes_no_beat_late_and_stalls_nobody(
             began = time.perf_counter()
             await asyncio.sleep(0.01)
             stall = max(stall, time.perf_counter() - began)
-        assert layer.services.worker.may_act()
+        assert layer.services.worker.may_act(0, 0)
     gaps = [b - a for a, b in pairwise(beats)]
     assert len(gaps) > 3
     assert max(gaps) < 2.0  # a lease is ten times as long

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import fields
+from typing import Any
 
+import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
-from stepseven.store.dialect import SQLITE
+from stepseven.store.dialect import POSTGRES, SQLITE
 from stepseven.store.sqlite import SqliteStore
 from stepseven.store.statements import Statements, statements
 
@@ -26,6 +31,8 @@ MAY_SCAN = {
     "open_question_ids": "through the index of open questions",
     "drop_worker": "once in a worker's life, at its end",
     "answer_folded": "the few open questions, once per answer",
+    "let_go_runs": "every run that has not ended, once after a backup was restored",
+    "let_go_claims": "the claims of those, once after a backup was restored",
     "forget_incidents": "few rows, once in a client's life",
 }
 #: Tables that grow with the work. Within them a run's rows are found by key or index, never by looking through them all.
@@ -88,3 +95,108 @@ def test_checkpoint_of_one_run_reads_one_run(connection: sqlite3.Connection) -> 
     """The view's document is made from that run's rows alone."""
     plan = explained(connection, SQL.checkpoint)
     assert not [line for line in plan if re.match(r"SCAN (run|step|attempt|question)\b", line)], plan
+
+
+# -- the same on PostgreSQL -----------------------------------------------------------------------------------------------------
+
+TYPES = {20: "1", 23: "1", 25: "'x'", 114: "'[]'"}  #: what a plan is asked for with, by the type the server gives a parameter
+NUMERIC = 1700  #: the type of which drivers make a `Decimal`
+#: Indexes that hold only the few rows that are under way: reading all of one is what it is for.
+FEW = {"run_queued", "run_stopping", "run_wake", "run_owner", "run_unended", "question_open", "effect_undo"}
+#: Where the planner may join the children of the few that are being stopped from either side, as it finds cheaper.
+EITHER_SIDE = {"due", "due_stopping"}
+
+
+#: A few thousand runs, nearly all of them ended, as in a store that is in use: plans follow what is there.
+FILLED = """
+    INSERT INTO stepseven.client (id, created_us) SELECT 'c' || n, n FROM generate_series(1, 500) AS n;
+    INSERT INTO stepseven.fact (client_id, key, version, value, set_us)
+        SELECT 'c' || c, 'k' || k, 1, '1', c FROM generate_series(1, 500) AS c, generate_series(1, 10) AS k;
+    INSERT INTO stepseven.run (id, client_id, workflow, status, owner, parent_no, inputs, created_us, updated_us, ended_us,
+            wake_us)
+        SELECT 'r' || n, 'c' || n % 500 + 1, 'w' || n % 8, CASE n % 400 WHEN 0 THEN 'queued' WHEN 1 THEN 'running' WHEN 2 THEN
+            'waiting' WHEN 3 THEN 'cancelling' ELSE 'done' END, CASE WHEN n % 400 = 1 THEN 'w' || n END,
+            CASE WHEN n % 10 = 9 THEN n - 1 END, '{}', n, n, CASE WHEN n % 400 > 3 THEN n END, CASE WHEN n % 400 = 2 THEN n END
+        FROM generate_series(1, 8000) AS n;
+    INSERT INTO stepseven.step (id, branch, name, key, generation, state, started_us)
+        SELECT (CAST(r AS bigint) << 24) + s, '', 's', 'k' || s, 1, 'done', r
+        FROM generate_series(1, 8000) AS r, generate_series(1, 5) AS s;
+    INSERT INTO stepseven.attempt (run_no, branch, name, key, n, started_us)
+        SELECT r, '', 's', 'k', 1, r FROM generate_series(1, 8000) AS r;
+    INSERT INTO stepseven.effect (scope, scope_id, name, key, generation, claim_id, state, inputs, run_no, step, fence, client_id,
+            claimed_us, gate_until_us)
+        SELECT 'run', 'r' || r, 's', 'k', 1, 'e' || r, 'done', '{}', r, 's', 1, 'c' || r % 500 + 1, r, r
+        FROM generate_series(1, 8000) AS r;
+    INSERT INTO stepseven.question (id, run_no, client_id, branch, key, n, kind, text, options, context, asked_seq, status,
+            created_us)
+        SELECT 'q' || r, r, 'c' || r % 500 + 1, '', 'k', 1, 'ask', '?', '[]', '{}', 1,
+            CASE WHEN r % 100 = 0 THEN 'open' ELSE 'answered' END, r FROM generate_series(1, 8000) AS r;
+    INSERT INTO stepseven.artifact (hash, size, created_us) SELECT 'h' || n, 1, n FROM generate_series(1, 4000) AS n;
+    ANALYZE;
+"""
+
+
+@pytest.fixture
+def planner(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a filled PostgreSQL store that never looks through a table if there is another way."""
+    with closing(psycopg.connect(postgres_url, autocommit=True)) as connection:
+        connection.execute(FILLED.encode())
+        connection.execute("SET enable_seqscan = off")
+        yield connection
+
+
+def prepared(connection: psycopg.Connection[Any], text: str) -> tuple[str, list[int]]:
+    """The statement with ``$1``, and the types the server finds for parameters that say none."""
+    places: dict[str, int] = {}
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1] or f"by position {len(places)}"
+        return f"${places.setdefault(name, len(places) + 1)}"
+
+    text = re.sub(r"%(?:\((\w+)\))?s", place, text)
+    made = connection.pgconn.prepare(b"", text.encode())
+    assert made.status == ExecStatus.COMMAND_OK, made.error_message.decode()
+    told = connection.pgconn.describe_prepared(b"")
+    return text, [told.param_type(n) for n in range(told.nparams)]
+
+
+@pytest.mark.postgres
+def test_statements_are_understood_by_postgres(planner: psycopg.Connection[Any]) -> None:
+    """It knows every table and column, and each parameter's type without being told; no answer is a decimal."""
+    for name in NAMES:
+        prepared(planner, getattr(statements(POSTGRES), name))
+        told = planner.pgconn.describe_prepared(b"")
+        assert NUMERIC not in {told.ftype(n) for n in range(told.nfields)}, name
+
+
+@pytest.mark.postgres
+def test_no_statement_looks_through_a_large_table_of_postgres(planner: psycopg.Connection[Any]) -> None:
+    """The same holds there: every large table is entered through a condition on one of its indexes."""
+    strange = {name: found for name in NAMES if name not in MAY_SCAN and (found := whole_tables(planner, name))}
+    assert not strange.keys() - EITHER_SIDE, strange
+
+
+def whole_tables(planner: psycopg.Connection[Any], name: str) -> list[str]:
+    """What a statement reads without a condition on an index, though it grows with the work."""
+    text, types = prepared(planner, getattr(statements(POSTGRES), name))
+    text = re.sub(r"\$(\d+)", lambda m: TYPES[types[int(m[1]) - 1]], text)
+    row = planner.execute(f"EXPLAIN (FORMAT json) {text}".encode()).fetchone()
+    assert row is not None
+    return [
+        f"{node['Node Type']} {node.get('Relation Name', '')} {node.get('Index Name', '')}"
+        for node in nodes(row[0][0]["Plan"])
+        if (node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE)
+        or ("Index Name" in node and "Index Cond" not in node and node["Index Name"] not in FEW and of_large(node))
+    ]
+
+
+def of_large(node: dict[str, Any]) -> bool:
+    """Whether an index belongs to a table that grows with the work: it is named after it."""
+    return node["Index Name"].partition("_")[0] in LARGE
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every node of a plan."""
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)

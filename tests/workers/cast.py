@@ -144,7 +144,11 @@ class Player:
 
     def says(self, what: str, wait_s: float = 40) -> None:
         """Wait until it has said something."""
-        until(lambda: what in self.err() + self.out() or self.process.poll() is not None, f"{self.name} does not say {what!r}", wait_s)
+        until(
+            lambda: what in self.err() + self.out() or self.process.poll() is not None,
+            f"{self.name} does not say {what!r}",
+            wait_s,
+        )
         assert what in self.err() + self.out(), f"{self.name} has ended: {self.err()}"
 
     def freeze(self) -> None:
@@ -182,12 +186,20 @@ def players(outside: World, folder: Path) -> Iterator[Callable[..., Player]]:
         yield play
 
 
-def worker(play: Callable[..., Player], name: str, store: Shelf, concurrency: int, *module: str, **env: str) -> Player:
-    """A worker, as a user starts one; registered when this returns."""
+def worker(  # noqa: PLR0913 - a process has that many sides
+    play: Callable[..., Player],
+    name: str,
+    store: Shelf,
+    concurrency: int,
+    *,
+    module: str = SUBJECT,
+    entry: str = "stepseven",
+    **env: str,
+) -> Player:
+    """A worker, as a user starts one (or wrapped: *entry*); registered when this returns."""
     before = len(store.rows("SELECT id FROM worker WHERE modules IS NOT NULL"))
-    made = play(
-        name, *(module or ("-m", "stepseven")), "worker", SUBJECT, "--concurrency", str(concurrency), STEPSEVEN_URL=store.url, **env
-    )
+    command = ("-m", entry, "worker", module, "--concurrency", str(concurrency))
+    made = play(name, *command, STEPSEVEN_URL=store.url, **env)
     made.says("takes runs of")
     until(lambda: len(store.rows("SELECT id FROM worker WHERE modules IS NOT NULL")) > before, f"{name} is not registered")
     return made

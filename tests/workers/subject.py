@@ -70,3 +70,42 @@ async def with_neither(run: Run, ref: str) -> int:
 
 
 HOW = {"keyed": with_key, "probed": with_probe, "blind": with_neither}
+
+
+# -- over all runs of a client ----------------------------------------------------------------------------------------------
+
+
+@step(effect="write", key="ref", scope="client", timeout=TIMEOUT_S)
+def shared_probed(ref: str) -> int:
+    """Once for the client, whichever run does it; the receiver can be asked."""
+    return do(ref)
+
+
+@shared_probed.probe
+def find_shared(ref: str) -> int | None:
+    """Ask it."""
+    at("probe", ref)
+    return is_there(ref)
+
+
+@step(effect="write", key="ref", scope="client", timeout=TIMEOUT_S)
+def shared_blind(ref: str) -> int:
+    """Once for the client; the receiver can do nothing."""
+    return do(ref)
+
+
+@workflow
+async def client_probed(run: Run, ref: str) -> int:
+    """One write for the client."""
+    await asyncio.to_thread(at, "body", run.id)
+    return await shared_probed(ref)
+
+
+@workflow
+async def client_blind(run: Run, ref: str) -> int:
+    """One write for the client."""
+    await asyncio.to_thread(at, "body", run.id)
+    return await shared_blind(ref)
+
+
+HOW |= {"client_probed": client_probed, "client_blind": client_blind}

@@ -96,9 +96,7 @@ def _played(world: World, play: Callable[..., Player], store: Shelf) -> Scene:
     for player in (*frozen.values(), taker):
         assert player.stop() == 0, player.err()
     world.quiet()
-    lost = {
-        m[1]: m[2] for player in frozen.values() for m in re.finditer(r"(\S+) goes on elsewhere: (.*)", player.err())
-    }
+    lost = {m[1]: m[2] for player in frozen.values() for m in re.finditer(r"(\S+) goes on elsewhere: (.*)", player.err())}
     return Scene(
         done=dict(world.done()), doers={run_id: world.doers(run_id) for run_id in RUNS}, probes=probes,
         runs={row["id"]: row for row in store.rows("SELECT id, status, fence, executions, owner FROM run")}, lost=lost,
@@ -192,5 +190,8 @@ def test_a_late_receipt_beside_another_one_is_said_aloud(scene: Scene):
     """A person said it was not there, and it was done again: the late receipt opens a question that says "done twice"."""
     assert scene.doers["after-twice"][0] == "after"
     assert len(scene.doers["after-twice"]) == 2
-    assert [(kind, status) for kind, status, _ in scene.asked["after-twice"]] == [("unknown_outcome", "answered"), ("conflict", "open")]
+    assert [(kind, status) for kind, status, _ in scene.asked["after-twice"]] == [
+        ("unknown_outcome", "answered"),
+        ("conflict", "open"),
+    ]
     assert "was done twice" in scene.asked["after-twice"][-1][2]

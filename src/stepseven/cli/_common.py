@@ -24,8 +24,9 @@ import typer
 from rich.console import Console
 
 from stepseven.errors import SecretFound, StepsevenError, StoreUnavailable
-from stepseven.layer import Layer, hide_password
+from stepseven.layer import Layer
 from stepseven.runtime.edge import Edge
+from stepseven.store._url import hide_password
 
 DEFAULT_URL = "sqlite:///stepseven.db"
 NARROWEST, WIDEST = 40, 100  #: columns that pages are laid out in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from stepseven.cli import _page
 from stepseven.cli._common import Refused, Setting, Usage, clean, out, print_json, width, wrapped
+from stepseven.cli._findings import all_orphans
 from stepseven.cli._read import view
 from stepseven.cli._words import age, count, mark, standing
 from stepseven.cli.run import RunId, run_info
@@ -45,15 +47,23 @@ async def why(setting: Setting, run_id: RunId) -> None:
     out().print(wrapped(sentence))
 
 
-async def runs(
+async def runs(  # noqa: PLR0917 - typer's: every option is a parameter
     setting: Setting,
     client: Annotated[str | None, typer.Option("--client", metavar="CLIENT", help="Only this client's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Only this workflow's.")] = None,
     status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"One of {', '.join(RunStatus)}.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where a page ended: its `next`.")] = None,
+    orphaned: Annotated[
+        bool, typer.Option("--orphaned", help="Only those that are ready and no live worker takes, with the reason.")
+    ] = False,
 ) -> None:
     """Runs, newest first."""
+    if orphaned:
+        if status is not None or cursor is not None:
+            raise Usage("--orphaned goes with --client, --workflow and --limit: leave out --status and --cursor")
+        await _orphaned(setting, client, workflow, limit)
+        return
     async with setting.layer() as layer:
         try:
             page = await layer.runs(client=client, workflow=workflow, status=status, limit=limit, cursor=cursor)
@@ -71,6 +81,26 @@ async def runs(
         console.print(f"There are more: the same command with --cursor {page.next}")
 
 
+async def _orphaned(setting: Setting, client: str | None, workflow: str | None, limit: int) -> None:
+    async with setting.layer() as layer:
+        found = [
+            one for one in await all_orphans(layer) if client in (None, one.client_id) and workflow in (None, one.workflow)
+        ]
+    if setting.as_json:
+        print_json({"items": [asdict(one) for one in found[:limit]], "next": None})
+        return
+    console = out()
+    if not found:
+        console.print(wrapped("No run is orphaned: each one that is ready is executed, or a live worker takes it."))
+        return
+    for one in found[:limit]:
+        _two_lines(one.status, one.client_id, one.workflow, f"{one.status} · {age(one.since_us)}", one.run_id)
+        console.print(wrapped(one.reason, "  "))
+    if len(found) > limit:
+        console.print(f"There are {len(found) - limit} more: the same command with --limit {min(1000, len(found))}")
+    console.print(wrapped("`stepseven worker MODULE` takes all runs of a module's workflows, `stepseven resume RUN` one."))
+
+
 def _none(client: str | None, workflow: str | None, status: str | None) -> str:
     told = " ".join(x for x in (status or "", workflow or "") if x)
     whom = f" for {say.who(client)}" if client else ""
@@ -83,13 +113,16 @@ def _line(info: RunInfo) -> None:
     state = standing(info.status, info.waiting_for)
     if asked:
         state = count(asked, "question") if info.waiting_for == "person" else f"{state}, {asked} asked"
-    right = f"{state} · {age(info.updated_us)}"
     what = say.clip(info.goal, words=12, chars=60) if info.goal else info.workflow
+    _two_lines(info.status, info.client_id, what, f"{state} · {age(info.updated_us)}", info.run_id)
+
+
+def _two_lines(status: str, client: str, what: str, right: str, run_id: str) -> None:
     room = max(10, width() - len(right) - 4)
-    left = clean(f"{say.who(info.client_id)} · {what}")
+    left = clean(f"{say.who(client)} · {what}")
     left = left if len(left) <= room else left[: room - 1] + "…"
-    out().print(Text.assemble(mark(info.status), " ", f"{left:<{room}}  ", right))
-    out().print(Text(f"  {clean(info.run_id)}", style="dim"))
+    out().print(Text.assemble(mark(status), " ", f"{left:<{room}}  ", right))
+    out().print(Text(f"  {clean(run_id)}", style="dim"))
 
 
 async def export(

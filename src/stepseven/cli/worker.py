@@ -16,7 +16,8 @@ from stepseven.cli._words import count, mark
 from stepseven.decide import _phrases as say
 from stepseven.engines.embedded import Worker
 from stepseven.errors import NotYetBuilt
-from stepseven.layer import Layer, hide_password
+from stepseven.layer import Layer
+from stepseven.store._url import hide_password
 from stepseven.transitions.offering import UNDO
 
 Modules = Annotated[

@@ -88,6 +88,10 @@ def _tried(rows: Sequence[Row]) -> tuple[Tried, ...]:
 # -- asking ---------------------------------------------------------------------------------------------------------------
 
 
+class NotAsked(Exception):
+    """It turned out, in the last moment, that there is nothing to ask."""
+
+
 async def store(  # noqa: PLR0913 - a question's parts
     ex: Execution,
     kind: QuestionKind,
@@ -97,9 +101,14 @@ async def store(  # noqa: PLR0913 - a question's parts
     branch: str = "",
     asked_of: str | None = None,
     folds: Sequence[str] = (),
+    unless: Callable[[Tx], bool] | None = None,
     **more: Any,
 ) -> Row:
-    """Store a question of this run and remember it. *folds*: the questions it stands for from now on."""
+    """Store a question of this run and remember it. *folds*: the questions it stands for from now on.
+
+    Raises:
+        NotAsked: *unless* said so, in the transaction that would have stored it.
+    """
     rows = ex.questions.get((branch, kind.value, key), [])
     a = Asking(
         id=ex.edge.new_id("q"), branch=branch, key=key, n=len(rows) + 1, kind=kind, draft=draft, asked_seq=ex.seq,
@@ -108,6 +117,8 @@ async def store(  # noqa: PLR0913 - a question's parts
     now = ex.now_us()
 
     def unit(tx: Tx) -> tuple[Row, list[Row]]:
+        if unless is not None and unless(tx):
+            raise NotAsked
         row = questions.ask(tx, ex.hold, a, now)
         return row, questions.fold(tx, ex.hold, folds, row["id"], now) if folds else []
 

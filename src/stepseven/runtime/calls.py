@@ -15,6 +15,7 @@ from zlib import crc32
 from pydantic_core import from_json, to_json
 
 from stepseven.errors import KeyRequired, SecretFound, Superseded, TooLarge
+from stepseven.keys import fitting
 from stepseven.model import EffectKind, Secret
 from stepseven.runtime.arguments import decode_argument
 from stepseven.runtime.binding import Spread
@@ -289,15 +290,15 @@ def _key_text(step: Step[Any, Any], paths: KeyPaths, bound: dict[str, Any], *, m
         named = (find_secret(to_json({path[-1]: part}).decode()) for path, part in zip(paths.paths, parts, strict=False))
         what = next(filter(None, named), None)
     if what is None:
-        return text
+        return fitting(text)
     if step.settings.secrets == "mask":
         return digest(text)
     raise SecretFound(f"{step.name}: key", what)
 
 
 def nameable(text: str) -> str:
-    """What names a record of the run's handle: a credential only by its digest."""
-    return text if find_secret(text) is None else digest(text)
+    """What names a record of the run's handle: a credential only by its digest, and so the end of a long one."""
+    return fitting(text) if find_secret(text) is None else digest(text)
 
 
 def _guarded(step: Step[Any, Any], texts: dict[str, str]) -> dict[str, str]:

@@ -131,12 +131,15 @@ async def resolve(ex: Execution, call: Call, intent: Intent, held: Claim, *, pro
         if held.state is EffectState.REFUSED:
             return Sent()
         asked = _question(ex, call, held)
-        if asked is not None:
-            sent, looking = await _by_person(ex, call, intent, held, asked), _Looking()
-        elif call.step.hooks.probe is None:
-            sent = await _without_probe(ex, call, intent, held)
-        else:
-            sent = await _look(ex, call, intent, held, looking, proven=proven)
+        try:
+            if asked is not None:
+                sent, looking = await _by_person(ex, call, intent, held, asked), _Looking()
+            elif call.step.hooks.probe is None:
+                sent = await _without_probe(ex, call, intent, held)
+            else:
+                sent = await _look(ex, call, intent, held, looking, proven=proven)
+        except asking.NotAsked:  # another run of the client asks: it is waited for, as for any claim that somebody holds
+            return Sent()
         if sent is not None:
             return sent
 
@@ -151,6 +154,9 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
     """Ask the probe once. ``None``: it is not known yet."""
     started_us = ex.now_us()
     safe_us = held.gate_until_us + round(call.step.settings.settle * 1e6)
+    left_us = await ex.store.read(partial(_could_send_us, ex, call, held))
+    if left_us is not None:
+        safe_us = started_us + left_us if left_us else min(safe_us, started_us)
     try:
         found = await _probe(call, intent, held)
     except NotYet:
@@ -176,6 +182,15 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
         return await _not_done(ex, call, held)
     await ex.until(safe_us, f"looking whether {call.step.name} is there")
     return None
+
+
+def _could_send_us(ex: Execution, call: Call, held: Claim, tx: Tx) -> int | None:
+    """For how long whoever made the claim could still send, and until that is to be seen; ``None``: its gate tells."""
+    o = call.step.settings
+    span_us = round((o.timeout_s or WRITE_TIMEOUT_S) * 1e6)
+    if held.tries == 1:  # its code may be another version of ours
+        span_us = max(span_us, held.gate_until_us - held.claimed_us)
+    return ex.services.worker.could_send_us(tx, held.owner, (held.claim_id, held.tries), span_us + round(o.settle * 1e6))
 
 
 async def _look_failed(
@@ -349,8 +364,13 @@ async def _ask(ex: Execution, call: Call, intent: Intent, held: Claim, why: str)
         "signature": f"unknown outcome, {why.split(':', 1)[0]}, {signature}" if signature else None,
     }  # fmt: skip
 
+    def another(tx: Tx) -> bool:
+        row = tx.one(tx.sql.claim, {"claim_id": held.claim_id})
+        return row is not None and held.run_no != ex.hold.run_no and effects.asked_by_another(tx, ex.hold, row)
+
     async def make(into: str | None) -> Row:
-        return await asking.store(ex, QuestionKind.UNKNOWN_OUTCOME, _key(call, held), draft, folded_into=into, **details)
+        key = _key(call, held)
+        return await asking.store(ex, QuestionKind.UNKNOWN_OUTCOME, key, draft, folded_into=into, unless=another, **details)
 
     # A look-up that failed may succeed later: in a map such questions are folded into one, whose "again" looks again.
     if call.step.hooks.probe is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from stepseven.errors import UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
 from stepseven.runtime import kinship
+from stepseven.runtime.grip import Grip, last_us
 from stepseven.runtime.lifecycle import Lifecycle
 from stepseven.runtime.memory import Over, Stop
 from stepseven.runtime.procedure import Workflow
@@ -33,6 +34,7 @@ class Driven:
     task: asyncio.Task[Row]
     loop: asyncio.AbstractEventLoop
     execution: Lifecycle | None = None
+    hold: Hold | None = None  # what was taken last
     released: bool = False  # given back: nobody here drives it on
     brief: bool = False  # a worker took it: once it is put away it is out of memory, however soon its timer is
 
@@ -55,12 +57,14 @@ class Driver:
     async def admit_and_drive(self, admission: Admission, workflow: Workflow[Any, Any], *, wait: float | None) -> Row:
         """Admit a run and drive it: one durable commit for both."""
         self.services.worker.start()
+        grip = Grip(self.services.worker.fences)
 
         def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
+            grip.again()
             row = runs.admit(tx, admission, self.services.edge.now_us())
             if RunStatus(row["status"]).ended or self._mine(admission.run_id):
                 return row, None, None
-            taken = self._take(tx, row, workflow)
+            taken = grip.take(self._take(tx, row, workflow))
             return row, taken, load(tx, row["no"]) if taken.hold is not None else None
 
         run_id = admission.run_id
@@ -69,12 +73,15 @@ class Driver:
         admitted = self._admitting[run_id] = asyncio.Event()
         self.services.store.enter()
         try:
-            row, taken, loaded = await self.services.store.write(unit, durable=True, client=admission.client_id)
-            if RunStatus(row["status"]).ended:
-                return row
-            first = [(taken, loaded)] if taken is not None else []
-            await self._batch_over()
-            driven = self._driven(run_id, workflow, recovery=False, first=first)
+            with grip:
+                row, taken, loaded = await self.services.store.write(unit, durable=True, client=admission.client_id)
+                if RunStatus(row["status"]).ended:
+                    return row
+                first = [(taken, loaded)] if taken is not None else []
+                await self._batch_over()
+                if self._mine(run_id) is None:
+                    grip.keep(row["no"])
+                driven = self._driven(run_id, workflow, recovery=False, first=first)
             self._admitted(run_id, admitted)
             return await self._see_through(run_id, workflow, driven, wait)
         finally:
@@ -123,7 +130,7 @@ class Driver:
         if driven is None:
             loop = asyncio.get_running_loop()
             task = loop.create_task(self._drive(run_id, workflow, recovery, first), name=f"stepseven run {run_id}")
-            driven = self.driven[run_id] = Driven(task, loop)
+            driven = self.driven[run_id] = Driven(task, loop, hold=first[0][0].hold if first else None)
             task.add_done_callback(lambda t: self._forget(run_id, t))
         return driven
 
@@ -154,9 +161,11 @@ class Driver:
         return await self._row(run_id)
 
     def _forget(self, run_id: str, task: asyncio.Task[Row]) -> None:
-        driven = self.driven.get(run_id)
+        driven, fences = self.driven.get(run_id), self.services.worker.fences
         if driven is not None and driven.task is task:
             del self.driven[run_id]
+            if driven.hold is not None and fences.get(driven.hold.run_no) == driven.hold.fence:
+                del fences[driven.hold.run_no]  # it never came to its execution: the heartbeat gives it back
         if not task.cancelled():
             task.exception()  # whoever awaits it sees it; nobody else has to
 
@@ -164,19 +173,24 @@ class Driver:
 
     async def take_due(self, wanting: Wanting, room: int, workflows: Mapping[str, Workflow[Any, Any]], *, empty: bool) -> Batch:
         """Take what is due, in one durable commit, and drive it. Nobody else here begins to drive a run meanwhile."""
-        fences = self.services.worker.fences
+        grip = Grip(self.services.worker.fences)
         self._batch = batch_over = asyncio.get_running_loop().create_future()
 
         def unit(tx: Tx) -> Batch:
-            here = [d.execution.hold.run_no for d in list(self.driven.values()) if d.execution is not None]
-            return taking.take_due(tx, replace(wanting, skip=(*wanting.skip, *here, *self.asleep)), room,
-                                   self.services.edge.now_us(), empty=empty)  # fmt: skip
+            grip.again()
+            w = replace(wanting, skip=(*wanting.skip, *self.asleep))
+            batch = taking.take_due(tx, w, room, self.services.edge.now_us(), empty=empty)
+            for taken in batch.taken:
+                grip.take(taken)
+            return batch
 
         try:
-            batch = await self.services.store.write(unit, durable=True, client=None)
-            for taken in batch.taken:
-                if taken.hold is not None and self._mine(taken.hold.run_id) is None:
-                    fences[taken.hold.run_no] = taken.hold.fence
+            with grip:
+                batch = await self.services.store.write(unit, durable=True, client=None)
+                for taken in batch.taken:
+                    if taken.hold is None or self._mine(taken.hold.run_id) is not None:
+                        continue
+                    grip.keep(taken.hold.run_no)
                     code = workflows[taken.run["workflow"]]
                     self._driven(taken.hold.run_id, code, recovery=False, first=[(taken, None)]).brief = True
             return batch
@@ -207,8 +221,9 @@ class Driver:
         edge = self.services.edge
         while True:
             taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
-            if taken.hold is not None and loaded is None:
-                loaded = await self._load(taken.hold)
+            self.driven[run_id].hold = taken.hold
+            if taken.hold is not None and loaded is None:  # read apart, so that no lock is held by a long one
+                loaded = await self.services.store.read(partial(_load, taken.hold.run_no))
             if taken.hold is not None and loaded is not None:
                 parked_us = edge.now_us() - last_us(loaded)
                 again = recovery or (taken.run["status"] in ("waiting", "queued") and parked_us > RECOVERY_AFTER_US
@@ -234,14 +249,6 @@ class Driver:
             finally:
                 self.asleep.discard(row["no"])
             recovery = False
-
-    async def _load(self, hold: Hold) -> Loaded | None:
-        """What is on record of a run that was just taken: read apart, so that no lock is held by a long one."""
-        try:
-            return await self.services.store.read(lambda tx: load(tx, hold.run_no))
-        except BaseException:
-            self.services.worker.fences.pop(hold.run_no, None)  # ours by name only: the heartbeat gives it back
-            raise
 
     async def _execute(self, workflow: Workflow[Any, Any], taken: Taken, loaded: Loaded, *, recovery: bool) -> Over:
         hold = taken.hold
@@ -276,16 +283,21 @@ class Driver:
 
     async def _take_now(self, run_id: str, workflow: Workflow[Any, Any]) -> tuple[Taken, Loaded | None]:
         worker = self.services.worker
+        grip = Grip(worker.fences)
 
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
+            grip.again()
             row = runs.known(tx, run_id)
             if row["owner"] == worker.id and row["no"] not in worker.fences:  # the store failed when it was to be given back
                 stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us(), worker.executed_us(row["no"]))
                 row = runs.known(tx, run_id)
-            taken = self._take(tx, row, workflow)
+            taken = grip.take(self._take(tx, row, workflow))
             return taken, load(tx, row["no"]) if taken.hold is not None else None
 
-        return await self.services.store.write(unit, durable=True, client=None)  # compare and set: no other unit can be half-way
+        with grip:
+            taken, loaded = await self.services.store.write(unit, durable=True, client=None)  # compare and set: one row
+            grip.keep(taken.run["no"])
+            return taken, loaded
 
     async def _row(self, run_id: str) -> Row:
         row = await self.services.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))
@@ -387,9 +399,5 @@ class Driver:
             await asyncio.gather(*(d.task for d in mine), *also, return_exceptions=True)
 
 
-def last_us(loaded: Loaded) -> int:
-    """When the run last did something: it was put away then (an answer changes ``updated_us``, too)."""
-    did = [r.ended_us or r.started_us for r in loaded.records.values()]
-    did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]
-    did += [row["created_us"] for rows in loaded.questions.values() for row in rows]
-    return max(did, default=loaded.run["created_us"])
+def _load(run_no: int, tx: Tx) -> Loaded | None:
+    return load(tx, run_no)

@@ -152,7 +152,8 @@ class Execution(RunMemory):
         written: list[T] = []
 
         def noted(tx: Tx) -> T:
-            written[:] = (unit(tx),)
+            written.clear()  # of an execution that was not committed
+            written.append(unit(tx))
             return written[0]
 
         try:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import clients, family
-from stepseven.transitions.runs import is_dead, known, named
+from stepseven.transitions import clients, family, orphans
+from stepseven.transitions.runs import known, named, seems_dead
 from stepseven.transitions.undoing import taken_back
 
 
@@ -26,7 +26,7 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
     status = RunStatus(run["status"])
     if status.ended:
         return _ended(run, status) + _aftermath(tx, run, asked)
-    if run["owner"] is not None and not is_dead(tx, run["owner"], now_us, dead):
+    if run["owner"] is not None and not seems_dead(tx, run["owner"], now_us, dead):
         at = f", now in an await stepseven does not know ({foreign})" if foreign else ""
         also = f", and {_asks(asked)}" if asked else ""
         return f"Run {run_id} is {status.value}: {named(tx, run['owner'], now_us)} executes it{at}{also}."
@@ -38,21 +38,30 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
             f"`stepseven resume {run_id}` goes on{_next(run)}.{also}"
         )
     if run["owner"] is not None:
-        return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once."
+        takes = _takes(tx, run, now_us, dead)
+        return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once{takes}."
     if asked:
         return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}."
-    return f"Run {run_id} {_below(tx, run, now_us, dead) or _at_rest(run)}"
+    return f"Run {run_id} {_below(tx, run, now_us, dead) or _at_rest(run, _takes(tx, run, now_us, dead))}"
 
 
-def _at_rest(run: Row) -> str:
-    """What a run waits for that asks nobody."""
+def _takes(tx: Tx, run: Row, now_us: int, dead: Container[str]) -> str:
+    """Whether a worker takes a run that is ready, and if not, why."""
+    ready = orphans.of_run(tx, run, now_us, orphans.workers(tx, now_us, dead))
+    if ready is None:
+        return ""
+    return f"; nobody takes it by itself: {ready.orphaned}" if ready.orphaned is not None else "; a worker takes it by itself"
+
+
+def _at_rest(run: Row, takes: str) -> str:
+    """What a run waits for that asks nobody. *takes*: who takes it."""
     goes_on = f"`stepseven resume {run['id']}` goes on"
     if run["status"] == RunStatus.QUEUED:
         reason = f" ({run['reason']})" if run["reason"] else ""
-        return f"is ready{reason}: {goes_on}{_next(run)}."
+        return f"is ready{reason}: {goes_on}{_next(run)}{takes}."
     if run["wake_us"] is not None:
-        return f"waits until {_time(run['wake_us'])} ({run['reason']}); then {goes_on}{_next(run)}."
-    return f"is {run['status']}: {run['reason'] or 'nothing is known about why'}; {goes_on}."
+        return f"waits until {_time(run['wake_us'])} ({run['reason']}); then {goes_on}{_next(run)}{takes}."
+    return f"is {run['status']}: {run['reason'] or 'nothing is known about why'}; {goes_on}{takes}."
 
 
 def _below(tx: Tx, run: Row, now_us: int, dead: Container[str]) -> str | None:

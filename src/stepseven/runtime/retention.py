@@ -111,10 +111,12 @@ class Pruner:
         def more() -> bool:
             return time.perf_counter() < stop
 
-        def unit(tx: Tx) -> bool | None:
-            return pruning.shrink(tx, plan, document=document, before_us=before_us, now_us=now, more=more)
+        def unit(tx: Tx) -> tuple[bool | None, Shrink]:
+            left = pruning.copied(plan)  # a unit may be executed again
+            return pruning.shrink(tx, left, document=document, before_us=before_us, now_us=now, more=more), left
 
-        shrunk = self._store.write_now(unit, durable=False, client=plan.client_id)
+        shrunk, left = self._store.write_now(unit, durable=False, client=plan.client_id)
+        pruning.go_on(plan, left)
         if shrunk:
             self.done = _added(self.done, plan)
             self.done = replace(

@@ -204,7 +204,7 @@ async def _send(
 
     attempt = trouble.attempt_for(
         ex, call, move, key=wire_key(intent.scope_id, intent.name, intent.key, claim.generation),
-        gate=gate(ex.services, lost, ex.hold.run_id, lambda: ends),
+        gate=gate(ex.services, lost, ex.hold, lambda: ends),
     )  # fmt: skip
     send.inner.attempt = attempt
     value: Any = None

@@ -16,6 +16,7 @@ from stepseven.runtime.edge import Edge, Process, proven_dead, seen_alive, this_
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
 from stepseven.transitions.runs import LEASE_US, Watch, named
+from stepseven.transitions.state import Hold
 
 BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
@@ -46,8 +47,10 @@ class Worker:
         self.on_lost: Callable[[int, str], None] | None = None  # run no, why
         self.housekeeping: Housekeeping | None = None  # begun with the first beat
         self._seen: dict[str, tuple[int, float]] = {}  # other workers: their last beat, and since when it is the last
+        self._sighted: dict[tuple[str, int], float] = {}  # others' sends in doubt, and since when we know of them
         self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
+        self._lost: set[tuple[int, int]] = set()  # run no, fence of what is in memory, and a beat found to be another's
         self._confirmed: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -107,13 +110,15 @@ class Worker:
 
     def beat(self) -> None:
         """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
-        sent = self.edge.since_boot()
+        sent, mine = self.edge.since_boot(), dict(self.fences)
         try:
-            owned = self.store.write_now(self._beat, durable=False, client=None)
+            owned, self._strays = self.store.write_now(self._beat, durable=False, client=None)
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
             return
+        # Only what was ours before the beat can have been found lost by it; and its gate is shut before the others open again.
+        lost = [no for no, fence in mine.items() if owned.get(no) != fence and self.fences.get(no) == fence]
+        self._lost = {known for known in self._lost if self.fences.get(known[0]) == known[1]} | {(no, mine[no]) for no in lost}
         self._confirmed = sent
-        lost = [run_no for run_no, fence in list(self.fences.items()) if owned.get(run_no) != fence]
         if lost and self.on_lost is not None:
             for run_no, why in self._who_took(lost).items():
                 self.on_lost(run_no, why)
@@ -130,7 +135,8 @@ class Worker:
         except StoreUnavailable:  # lost they are, whoever has them
             return dict.fromkeys(lost, "another worker took it over")
 
-    def _beat(self, tx: Tx) -> dict[int, int]:
+    def _beat(self, tx: Tx) -> tuple[dict[int, int], set[tuple[int, int]]]:
+        """What we own, and the strays among it: those still there at the next beat are given back."""
         now = self.edge.now_us()
         if not tx.run(tx.sql.beat, {"id": self.id, "now": now, "zombies": self.zombies}):
             self._register(tx)  # it is gone: an older state of the database was restored
@@ -143,14 +149,13 @@ class Worker:
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
         for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
             stray(tx, no, self.id, fence, now, self.executed_us(no))
-        self._strays = strays
         for no, fence in owned.items():
             if self.fences.get(no) == fence:  # a death loses two seconds of it, no more
                 tx.run(
                     tx.sql.count_executing,
                     {"run_no": no, "owner": self.id, "fence": fence, "executing_us": self.executed_us(no)},
                 )  # fmt: skip
-        return owned
+        return owned, strays
 
     def executed_us(self, run_no: int) -> int:
         """How long a run has been executing, as far as this process knows."""
@@ -174,9 +179,10 @@ class Worker:
 
         self.store.write_now(unit, durable=True, client=None)
 
-    def may_act(self) -> bool:
-        """Whether nobody can have taken our runs yet: the last confirmed beat is younger than a lease. No I/O."""
-        return self._confirmed is not None and self.edge.since_boot() - self._confirmed < ACTS_S
+    def may_act(self, run_no: int, fence: int) -> bool:
+        """Whether nobody can have taken this run yet: the last confirmed beat is young, and found it ours. No I/O."""
+        young = self._confirmed is not None and self.edge.since_boot() - self._confirmed < ACTS_S
+        return young and (run_no, fence) not in self._lost  # in this order: a beat notes what is gone before it is young again
 
     def dead_workers(self, tx: Tx) -> Watch:
         """The workers that are proven dead; each is looked at only when asked for."""
@@ -197,6 +203,26 @@ class Worker:
         if last == beat_us and now - since <= ACTS_S:
             self._doubted.add(owner)
         return last == beat_us and now - since > ACTS_S
+
+    def could_send_us(self, tx: Tx, owner: str | None, send: tuple[str, int], span_us: int) -> int | None:
+        """For how long another worker could still send what it has claimed; ``None``: it does not live, or it is ourselves.
+
+        What wall clock it made its claim by is not asked: that may have jumped. Its silence counts as far as everybody's clock
+        tells it, and for a process that is seen to be there what we saw pass ourselves, by the steady clock.
+
+        Args:
+            tx: a transaction.
+            owner: who made the claim.
+            send: the claim's id and which try of it: what we saw pass counts from its first sight here.
+            span_us: how long after its claim a send can go out, or become visible, in microseconds.
+        """
+        row = None if owner in (None, self.id) else tx.one(tx.sql.worker, {"id": owner, "now": self.edge.now_us()})
+        if row is None or proven_dead(_process(row), self.process):
+            return None
+        since = self._sighted.setdefault(send, self.edge.since_boot())
+        watched_us = round((self.edge.since_boot() - since) * 1e6)
+        silent_us = 0 if seen_alive(_process(row), self.process) else row["silent_us"]
+        return max(0, span_us - max(watched_us, silent_us))
 
     def doubts(self, owner: str | None) -> bool:
         """Whether a moment more of watching tells if *owner* is silent."""
@@ -290,17 +316,17 @@ class Services:
                 warnings.warn(f"a watcher failed and was let go: {error!r}", RuntimeWarning, stacklevel=2)
 
 
-def gate(services: Services, lost: Callable[[], str | None], run_id: str, ends_at: Callable[[], float]) -> Callable[[], None]:
+def gate(services: Services, lost: Callable[[], str | None], hold: Hold, ends_at: Callable[[], float]) -> Callable[[], None]:
     """The last check before something is sent: ours still, alive in the eyes of others, in time."""
 
     def check() -> None:
         why = lost()
         if why is not None:
-            raise Superseded(run_id, why)
-        if not services.worker.may_act():
-            raise Superseded(run_id, "this worker was silent too long: another may have taken the run over")
+            raise Superseded(hold.run_id, why)
+        if not services.worker.may_act(hold.run_no, hold.fence):
+            raise Superseded(hold.run_id, "this worker was silent too long: another may have taken the run over")
         if services.edge.since_boot() > ends_at():
-            raise Superseded(run_id, "the time of this attempt is up")
+            raise Superseded(hold.run_id, "the time of this attempt is up")
 
     return check
 

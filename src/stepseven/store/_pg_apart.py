@@ -12,6 +12,7 @@ import psycopg
 from stepseven.errors import StoreUnavailable
 from stepseven.store._pg_connect import Connection
 from stepseven.store._pg_trouble import gone
+from stepseven.store._pg_wire import Wire
 from stepseven.store.base import Tx
 
 if TYPE_CHECKING:
@@ -34,16 +35,16 @@ class Apart:
         """Run *unit* on a snapshot."""
         read = self._desk.read(unit, statement_ms=0)
 
-        def attempt(connection: Connection) -> T:
-            connection.silence_s = None  # it may take long; the operating system watches the network
+        def attempt(wire: Wire) -> T:
+            wire.connection.silence_s = None  # it may take long; the operating system watches the network
             with self._lock:
-                self._reading = connection
+                self._reading = wire.connection
             try:
-                return read(connection)
+                return read(wire)
             finally:
                 with self._lock:
                     self._reading = None
-                connection.restore()
+                wire.connection.restore()
 
         self._interrupted = False
         try:

@@ -10,11 +10,12 @@ from typing import TypeVar
 import psycopg
 
 from stepseven.errors import StoreUnavailable
-from stepseven.store._pg_connect import Connection, Server
+from stepseven.store._pg_connect import Server
 from stepseven.store._pg_lately import Lately
 from stepseven.store._pg_stack import Stack, close
 from stepseven.store._pg_trouble import CRASHED, code, gone, passes, refused_for_now
 from stepseven.store._pg_tx import LOCK_MS, STATEMENT_MS, Reading, Restarted, Writing
+from stepseven.store._pg_wire import Wire
 from stepseven.store.base import Tx, Values
 from stepseven.store.statements import Statements
 
@@ -58,88 +59,88 @@ class Desk:
 
     # -- patience -----------------------------------------------------------------------------------------------------
 
-    def patiently(self, attempt: Callable[[Connection], T], *, again: Callable[[psycopg.Error], bool] = passes) -> T:
+    def patiently(
+        self, attempt: Callable[[Wire], T], *, again: Callable[[psycopg.Error], bool] = passes, patience_s: float | None = None
+    ) -> T:
         """Carry out *attempt* on a connection; repeat it after a failure after which nothing has happened.
 
         Raises:
             psycopg.Error: it fails with what does not pass, or for too long.
             Exception: what *attempt* raises; nothing was written.
         """
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
         pause = _PAUSE_S
         while True:
-            connection: Connection | None = None
+            wire: Wire | None = None
             try:
-                connection = self._stack.take()
-                self._meet(connection)
-                return attempt(connection)
+                wire = self._stack.take()
+                self._meet(wire)
+                return attempt(wire)
             except Restarted as news:
                 self.server.started = news.started
                 self.lately.lost()
             except psycopg.Error as error:
-                worth = refused_for_now(error) if connection is None else again(error)
-                if connection is not None and gone(error):
-                    self._lost(connection)
+                worth = refused_for_now(error) if wire is None else again(error)
+                if wire is not None and gone(error):
+                    self._lost(wire)
                 if not worth or time.monotonic() > give_up:
                     raise
                 time.sleep(pause * (0.5 + self._chance()))
                 pause = min(2 * pause, _PAUSE_MOST_S)
             finally:
-                if connection is not None:
-                    self._stack.give(connection)
+                if wire is not None:
+                    self._stack.give(wire)
 
-    def _lost(self, connection: Connection) -> None:
-        close(connection)
+    def _lost(self, wire: Wire) -> None:
+        close(wire)
         self._stack.drop()
         self.lately.lost()
 
-    def _meet(self, connection: Connection) -> None:
+    def _meet(self, wire: Wire) -> None:
         """Before anything else: what the server may have lost."""
-        if connection.started > self.server.started:
-            self.server.started = connection.started
+        if wire.connection.started != self.server.started:
+            self.server.started = wire.connection.started
             self.lately.lost()
         if self.lately.due:
-            self._send_again(connection)
+            self._send_again(wire)
 
-    def _send_again(self, connection: Connection) -> None:
+    def _send_again(self, wire: Wire) -> None:
         with self._resending:
             appended = self.lately.all() if self.lately.due else []
             if appended:
-                self._append_all(connection, appended)
+                self._append_all(wire, appended)
             self.lately.sent_again(len(appended))
 
-    def _append_all(self, connection: Connection, appended: Sequence[tuple[str, Values]]) -> None:
-        tx = self._writing(connection, (), durable=True)
+    def _append_all(self, wire: Wire, appended: Sequence[tuple[str, Values]]) -> None:
+        tx = self._writing(wire, (), durable=True)
         for statement, values in appended:
             tx.later(statement, values)
         try:
-            self._commit(tx, connection)
+            self._commit(tx, wire)
         except psycopg.Error as error:
             tx.rollback()
             if gone(error):
                 raise
             if len(appended) > 1:  # which one it was is not known
                 for one in appended:
-                    self._append_all(connection, [one])
+                    self._append_all(wire, [one])
             # One that cannot be written any more: its run is not there. Whoever works on it will be told.
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def _writing(self, connection: Connection, keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS) -> Writing:
-        return Writing(
-            connection, self.sql, self._records, keys=keys, durable=durable, lock_ms=lock_ms, started=self.server.started
-        )
+    def _writing(self, wire: Wire, keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS) -> Writing:
+        return Writing(wire, self.sql, self._records, keys=keys, durable=durable, lock_ms=lock_ms, started=self.server.started)
 
     def transact(
         self, work: Callable[[Writing], T], keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS
-    ) -> Callable[[Connection], T]:
+    ) -> Callable[[Wire], T]:
         """An attempt (``patiently``) at *work* in one transaction, committed."""
 
-        def attempt(connection: Connection) -> T:
-            tx = self._writing(connection, keys, durable=durable, lock_ms=lock_ms)
+        def attempt(wire: Wire) -> T:
+            tx = self._writing(wire, keys, durable=durable, lock_ms=lock_ms)
             try:
                 result = work(tx)
-                self._commit(tx, connection)
+                self._commit(tx, wire)
             except BaseException:
                 tx.rollback()
                 raise
@@ -147,19 +148,19 @@ class Desk:
 
         return attempt
 
-    def _commit(self, tx: Writing, connection: Connection) -> None:
+    def _commit(self, tx: Writing, wire: Wire) -> None:
         began = time.monotonic()
         try:
             tx.commit()
         except psycopg.Error as error:
-            if not (tx.committing and gone(error) and self._happened(tx, connection, error)):
+            if not (tx.committing and gone(error) and self._happened(tx, wire, error)):
                 raise
         if tx.durable:
             self.lately.safe(began)
         else:
             self.lately.keep(tx.appended, lazy_s=self.server.lazy_s)
 
-    def _happened(self, tx: Writing, connection: Connection, error: psycopg.Error) -> bool:
+    def _happened(self, tx: Writing, wire: Wire, error: psycopg.Error) -> bool:
         """Whether a commit whose answer was lost took place.
 
         Raises:
@@ -167,7 +168,7 @@ class Desk:
         """
         if tx.xid is None:
             return False  # records alone: they are recognised by their rows, and written again
-        self._lost(connection)
+        self._lost(wire)
         seen = self.server.started
         try:
             return self._ask_for(tx.xid, seen, crashed=code(error) == CRASHED)
@@ -177,14 +178,14 @@ class Desk:
     def _ask_for(self, xid: str, seen: int, *, crashed: bool) -> bool:
         give_up = time.monotonic() + PATIENCE_S
 
-        def look(connection: Connection) -> str | None:
+        def look(wire: Wire) -> str | None:
             try:
-                row = connection.execute(_OUTCOME, (xid,)).fetchone()
+                row = wire.one(_OUTCOME, (xid,))
             except psycopg.errors.InvalidParameterValue:  # the server never got that far: it lost it with all that came after
                 return "aborted"
             status = None if row is None else row["status"]
-            restarted = crashed or connection.started != seen
-            return "aborted" if status == "committed" and restarted and self._reused(connection, xid) else status
+            restarted = crashed or wire.connection.started != seen
+            return "aborted" if status == "committed" and restarted and self._reused(wire, xid) else status
 
         while True:
             status = self.patiently(look)
@@ -194,36 +195,36 @@ class Desk:
                 raise StoreUnavailable(self.server.url, "a commit takes too long there: look at pg_stat_activity, then try again")
             time.sleep(0.05)
 
-    def _reused(self, connection: Connection, xid: str) -> bool:
+    def _reused(self, wire: Wire, xid: str) -> bool:
         """Whether a restarted server counts from *xid* or lower: then whoever has that number now is somebody else."""
-        row = connection.execute(_COUNTS_FROM).fetchone()
+        row = wire.one(_COUNTS_FROM, ())
         assert row is not None, "one row"  # noqa: S101 - for the type checker
         epoch, _, number = row["next_xid"].partition(":")
         return (int(epoch) << 32 | int(number)) <= int(xid)
 
     # -- what the store offers ----------------------------------------------------------------------------------------
 
-    def append_free(self, statement: str, values: Values) -> Callable[[Connection], bool]:
+    def append_free(self, statement: str, values: Values) -> Callable[[Wire], bool]:
         """An attempt at one record whose commit need not wait for the disk: one statement, one round trip."""
 
-        def attempt(connection: Connection) -> bool:
-            row = connection.execute(self.free[statement], values).fetchone()
+        def attempt(wire: Wire) -> bool:
+            row = wire.one(self.free[statement], values)
             if row is None:
                 return False
             self.lately.keep([(statement, values)], lazy_s=self.server.lazy_s)
             if row["started"] != self.server.started:
                 self.server.started = row["started"]
                 self.lately.lost()
-                self._send_again(connection)
+                self._send_again(wire)
             return True
 
         return attempt
 
-    def read(self, unit: Callable[[Tx], T], *, statement_ms: int = STATEMENT_MS) -> Callable[[Connection], T]:
+    def read(self, unit: Callable[[Tx], T], *, statement_ms: int = STATEMENT_MS) -> Callable[[Wire], T]:
         """An attempt at *unit* on a snapshot."""
 
-        def attempt(connection: Connection) -> T:
-            tx = Reading(connection, self.sql, statement_ms=statement_ms)
+        def attempt(wire: Wire) -> T:
+            tx = Reading(wire, self.sql, statement_ms=statement_ms)
             try:
                 return unit(tx)
             finally:

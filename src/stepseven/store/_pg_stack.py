@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import psycopg
 
-from stepseven.store._pg_connect import Connection, Server
+from stepseven.store._pg_connect import Server
+from stepseven.store._pg_wire import Wire
 
 KEPT = 4
 
-_PARENTS: list[list[Connection]] = []  # a forked process must not even close what its parent talks on
+_PARENTS: list[list[Wire]] = []  # a forked process must not even close what its parent talks on
 
 
 class Stack:
@@ -20,10 +21,10 @@ class Stack:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle: list[Wire] = []
         self._closed = False
 
-    def take(self) -> Connection:
+    def take(self) -> Wire:
         """One in no transaction; a new one if need be.
 
         Raises:
@@ -31,23 +32,23 @@ class Stack:
         """
         with suppress(IndexError):
             return self._idle.pop()
-        return self._server.connect()
+        return Wire(self._server.connect())
 
-    def give(self, connection: Connection) -> None:
+    def give(self, wire: Wire) -> None:
         """Back on the stack. One that is in a transaction, or broken, is not used again."""
-        if not connection.closed:
+        if wire.idle():
             with self._lock:
-                if not self._closed and len(self._idle) < KEPT and connection.info.transaction_status == 0:
-                    self._idle.append(connection)
+                if not self._closed and len(self._idle) < KEPT:
+                    self._idle.append(wire)
                     return
-            close(connection)
+        close(wire)
 
     def drop(self) -> None:
         """The server went away: whatever is kept here is of no use any more."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            close(connection)
+        for wire in idle:
+            close(wire)
 
     def close(self) -> None:
         """Close what is kept, and what comes back from now on."""
@@ -61,7 +62,7 @@ class Stack:
         self._lock = threading.Lock()
 
 
-def close(connection: Connection) -> None:
+def close(wire: Wire) -> None:
     """Close it, in whatever state it is."""
     with suppress(psycopg.Error):
-        connection.close()
+        wire.connection.close()

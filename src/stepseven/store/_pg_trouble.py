@@ -41,7 +41,7 @@ _WHY = {
     "XX002": "the server's data are damaged: restore a backup",
 }
 _SILENT = "the server does not answer: check the network and the server, then try again"
-_REFUSED = "the server cannot be reached ({message}): check host, port and that it is up"
+_REFUSED = "there is no connection ({message}): check host, port, user, password and database in the URL, and that it is up"
 
 
 class Silent(psycopg.OperationalError):
@@ -57,7 +57,10 @@ def gone(error: BaseException) -> bool:
     """Whether the connection is no more, so that what was under way on it may or may not have happened."""
     if isinstance(error, psycopg.InterfaceError):  # it was closed before
         return True
-    return isinstance(error, psycopg.OperationalError) and (code(error) in _GONE or not code(error))
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    ended = error.diag.severity != "ERROR"  # 08P01 is also what a wrong number of values is called, and then nothing ended
+    return not code(error) or (code(error) in _GONE and ended)
 
 
 def passes(error: BaseException) -> bool:
@@ -65,8 +68,15 @@ def passes(error: BaseException) -> bool:
     return gone(error) or code(error) in _PASSES or _artifact_went(error)
 
 
+def away(error: psycopg.Error) -> bool:
+    """Whether it is the server that is not there, or lets nobody in: no statement of ours failed."""
+    return gone(error) or error.diag.severity is None
+
+
 def refused_for_now(error: psycopg.Error) -> bool:
     """Whether a connection that was not made may be made a moment later."""
+    if error.pgconn is not None and (error.pgconn.needs_password or error.pgconn.used_password):
+        return code(error) in _LATER  # it was asked for a password, and had none or a wrong one
     return code(error) in _LATER or (not code(error) and isinstance(error, psycopg.OperationalError))
 
 

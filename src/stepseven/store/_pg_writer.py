@@ -15,8 +15,9 @@ import psycopg
 
 from stepseven.errors import StoreUnavailable
 from stepseven.store._pg_desk import PATIENCE_S, Desk
-from stepseven.store._pg_trouble import gone, passes
-from stepseven.store._pg_tx import LOCK_MS, Sent, Writing, lock_keys
+from stepseven.store._pg_trouble import away, gone, passes
+from stepseven.store._pg_tx import LOCK_MS, Restarted, Sent, Writing, lock_keys
+from stepseven.store._pg_wire import Wire
 from stepseven.store._queue import Queued, tell
 
 BATCH_RECORDS = 256
@@ -98,11 +99,9 @@ class Writer:
                 self._desk.patiently(self._together(batch), again=gone)
             except StoreUnavailable as error:  # nobody knows whether it was committed
                 return _all_failed(batch, error)
-            except psycopg.Error as error:
-                if gone(error) or (not passes(error) and self._down(error)):
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is one's own: each for itself, then
+                if isinstance(error, psycopg.Error) and away(error):
                     return self._out(batch, error)
-            except _Failed:
-                pass  # each for itself, then
             else:
                 return batch
         ended: list[Queued] = []
@@ -112,10 +111,6 @@ class Writer:
             if self._alone(queued):
                 ended.append(queued)
         return ended
-
-    def _down(self, error: psycopg.Error) -> bool:
-        """Whether it is the server that is not there, not a unit that failed."""
-        return error.diag.severity is None
 
     def _together(self, batch: list[Queued]) -> Callable[..., None]:
         keys = sorted({key for queued in batch for key in lock_keys(queued.client)})
@@ -133,8 +128,8 @@ class Writer:
 
         write = self._desk.transact(work, keys, durable=durable, lock_ms=SHORT_LOCK_MS)
 
-        def attempt(connection: Any) -> None:
-            for queued, sent in write(connection):
+        def attempt(wire: Wire) -> None:
+            for queued, sent in write(wire):
                 queued.result = sent.rows_written() == 1
 
         return attempt
@@ -146,7 +141,7 @@ class Writer:
         try:
             queued.result = self._desk.patiently(self._one(queued, lock_ms), again=passes if patient else gone)
         except psycopg.Error as error:
-            if not patient and passes(error) and not gone(error) and error.diag.severity is not None:
+            if not patient and passes(error) and not away(error):
                 self._lanes.open(queued)
                 return False
             queued.error = self._desk.server.explain(error)
@@ -162,7 +157,7 @@ class Writer:
         write = self._desk.transact(
             lambda tx: tx.later(queued.statement, queued.values), (), durable=queued.durable, lock_ms=lock_ms
         )
-        return lambda connection: write(connection).rows_written() == 1
+        return lambda wire: write(wire).rows_written() == 1
 
     def _out(self, batch: list[Queued], error: psycopg.Error) -> list[Queued]:
         """The server is not there. Whoever waited through it need not wait through the same again."""
@@ -180,6 +175,8 @@ def _carry_out(queued: Queued, tx: Writing) -> None:
     wrote, tx.wrote = tx.wrote, False
     try:
         queued.result = queued.unit(tx)
+    except Restarted:
+        raise
     except psycopg.Error as error:
         if gone(error):
             raise

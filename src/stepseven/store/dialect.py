@@ -20,17 +20,23 @@ class Dialect:
     heard: str  #: when a worker (of table ``worker``) was last heard, or could not have been: by that clock
     lazily: str  #: a condition that is always true: the commit does not wait for the disk, and no lock is waited for long
     started: str  #: tells when the server was started, in microseconds
+    version: str  #: the database's own version
+    size: str  #: how many bytes our tables take there, with their indexes
     items: str  #: the items of a list that is given as a JSON text, as a subquery; ``{}`` is the parameter
 
 
 SQLITE = Dialect(
-    lazily="", started="",
+    lazily="", started="", version="sqlite_version()",
+    size="(SELECT p.page_count * s.page_size FROM pragma_page_count() AS p, pragma_page_size() AS s)",
     param=r":\1", mark="?", schema="", hold="", hold_r="", lock="", skip_locked="",  # one writer at a time anyway
     clock=":now", heard="beat_us", items="SELECT value FROM json_each({})",  # all processes are on one machine, with one clock
 )  # fmt: skip
 POSTGRES = Dialect(
     param=r"%(\1)s", mark="%s", schema="stepseven.", hold="FOR SHARE", hold_r="FOR SHARE OF r", lock="FOR UPDATE",
     skip_locked="FOR UPDATE SKIP LOCKED",
+    version="current_setting('server_version')",
+    size="""(SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS bigint) FROM pg_class AS c
+        WHERE c.relnamespace = to_regnamespace('stepseven') AND c.relkind = 'r')""",
     # Within the statement: a transaction around it would cost as much again.
     lazily="AND set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', '250ms', true) <> ''",
     started="RETURNING CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint) AS started",

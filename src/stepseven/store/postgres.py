@@ -24,13 +24,14 @@ import psycopg
 
 from stepseven.errors import StoreUnavailable
 from stepseven.store._pg_apart import Apart
-from stepseven.store._pg_connect import Connection, Server
+from stepseven.store._pg_connect import Server
 from stepseven.store._pg_desk import Desk
 from stepseven.store._pg_migrate import migrate_postgres
 from stepseven.store._pg_space import compacted
 from stepseven.store._pg_stack import Stack
-from stepseven.store._pg_trouble import gone, passes
+from stepseven.store._pg_trouble import gone
 from stepseven.store._pg_tx import lock_keys
+from stepseven.store._pg_wire import Wire
 from stepseven.store._pg_writer import Writer
 from stepseven.store._queue import Queued, ended
 from stepseven.store.base import Tx, Values, Whose
@@ -40,6 +41,7 @@ from stepseven.store.statements import statements
 T = TypeVar("T")
 
 READERS = 4
+OPENING_S = 2.0  # a server that is just starting is waited for; a wrong URL is told soon
 
 
 class PostgresStore:
@@ -66,7 +68,17 @@ class PostgresStore:
         self._stack = Stack(self.server)
         self._desk = Desk(self.server, self._stack, self.sql, chance)
         self._begin()
-        self._call(lambda c: migrate_postgres(c, self.url, upgrade=upgrade, chance=chance), again=gone)
+        try:
+            self._desk.patiently(
+                lambda wire: migrate_postgres(wire.connection, self.url, upgrade=upgrade, chance=chance),
+                again=gone,
+                patience_s=OPENING_S,
+            )
+        except BaseException as error:
+            self._stack.close()
+            if isinstance(error, psycopg.Error):
+                raise self.server.explain(error) from error
+            raise
         _open.add(self)
 
     def _begin(self) -> None:
@@ -88,9 +100,9 @@ class PostgresStore:
         if self._closing:
             raise StoreUnavailable(self.url, "it was closed")
 
-    def _call(self, attempt: Callable[[Connection], T], *, again: Callable[[psycopg.Error], bool] = passes) -> T:
+    def _call(self, attempt: Callable[[Wire], T]) -> T:
         try:
-            return self._desk.patiently(attempt, again=again)
+            return self._desk.patiently(attempt)
         except psycopg.Error as error:
             raise self.server.explain(error) from error
 
@@ -135,7 +147,7 @@ class PostgresStore:
         The server's log, its backups and its replicas keep older copies for as long as they are set to.
         """
         self._check()
-        return self._call(lambda connection: compacted(self.url, connection))
+        return self._call(lambda wire: compacted(self.url, wire.connection))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

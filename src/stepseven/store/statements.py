@@ -105,6 +105,7 @@ class Statements:
     questions_page: str
     open_question_ids: str
     open_proposals: str
+    asked_whether: str
     open_required: str
     answer_question: str
     answer_folded: str
@@ -129,6 +130,7 @@ class Statements:
     beat: str
     owned_runs: str
     worker: str
+    worker_held: str
     workers: str
     vanished: str
     clock: str
@@ -137,6 +139,8 @@ class Statements:
     artifact: str
     store: str
     sizes: str
+    server: str
+    ready_runs: str
     # a backup was restored
     raise_epoch: str
     let_go_runs: str
@@ -278,8 +282,10 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
                 reason = :reason, updated_us = :now,
                 executing_us = CASE WHEN executing_us < :executing_us THEN :executing_us ELSE executing_us END
             WHERE no = :run_no AND fence = :fence AND owner = :owner""",
+        # Not worth waiting for, nor being waited for: a beat that held many runs would meet the batches that write their records.
         "count_executing": f"""UPDATE {s}run SET executing_us = :executing_us
-            WHERE no = :run_no AND fence = :fence AND owner = :owner AND executing_us < :executing_us""",
+            WHERE no = (SELECT no FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner
+              AND executing_us < :executing_us {d.skip_locked})""",
         "request_stop": f"""UPDATE {s}run SET status = :status, reason = :reason, updated_us = :now
             WHERE no = :run_no AND status IN ('queued', 'running', 'waiting')""",
         "note_ending": f"UPDATE {s}run SET failure = :failure WHERE no = :run_no AND status IN ('cancelling', 'failing')",
@@ -505,6 +511,10 @@ def _question_statements(s: str) -> dict[str, str]:
             WHERE client_id = :client_id AND status = 'open' AND kind = 'required' ORDER BY created_us, id""",
         "open_proposals": f"""SELECT id, run_no, context FROM {s}question
             WHERE client_id = :client_id AND status = 'open' AND kind = 'approve' AND step IS NOT NULL ORDER BY created_us, id""",
+        # A claim is one thing for all runs of a client: what one of them asks about it, no other asks too.
+        "asked_whether": f"""SELECT q.id, q.run_no, q.key, q.status FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.client_id = :client_id AND q.kind = 'unknown_outcome' AND q.status IN ('open', 'answered')
+              AND r.ended_us IS NULL ORDER BY q.created_us, q.id""",
         # One answer ever: only an open question takes it.
         "answer_question": f"""UPDATE {s}question SET status = 'answered', answer = :answer, answered_by = :by, note = :note,
                 answered_us = :now WHERE id = :id AND status = 'open'""",
@@ -587,6 +597,10 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
         "owned_runs": f"SELECT no, fence FROM {s}run WHERE owner = :owner",
         "worker": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - {d.heard} AS silent_us
             FROM {s}worker WHERE id = :id""",
+        # The same, and it cannot say that it lives until we have done what we do because it does not: its beat waits for us, and
+        # finds out. Else it would act for some seconds more for a run that was taken in the instant in which it woke.
+        "worker_held": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - {d.heard} AS silent_us
+            FROM {s}worker WHERE id = :id {d.hold}""",
         "workers": f"""SELECT id, host, boot, pid, started, beat_us, modules, zombies, {d.clock} - {d.heard} AS silent_us
             FROM {s}worker ORDER BY id""",
         # Owners whose row is gone: their runs are nobody's.
@@ -603,7 +617,19 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
         "sizes": f"""SELECT (SELECT count(*) FROM {s}run) AS runs, (SELECT count(*) FROM {s}step) AS steps,
             (SELECT count(*) FROM {s}question WHERE status = 'open' AND folded_into IS NULL) AS open_questions,
             (SELECT count(*) FROM {s}effect WHERE state IN ('claimed', 'unknown')) AS unsettled,
-            (SELECT count(*) FROM {s}client) AS clients, (SELECT min(created_us) FROM {s}run) AS oldest_run_us""",
+            (SELECT count(*) FROM {s}client) AS clients, (SELECT min(created_us) FROM {s}run) AS oldest_run_us,
+            (SELECT count(*) FROM {s}run WHERE ended_us IS NULL) AS live,
+            (SELECT count(*) FROM {s}delivery WHERE state IN ('pending', 'failed')) AS undelivered""",
+        "server": f"SELECT {d.version} AS version, {d.size} AS bytes",
+        # Due as for a worker's take, whoever could take it; and all that has an owner, dead or alive.
+        "ready_runs": f"""SELECT r.no, r.id, r.client_id, r.workflow, r.status, r.reason, r.owner, r.wake_us, r.updated_us
+            FROM {s}run AS r WHERE r.ended_us IS NULL AND r.external = 0 AND r.no > :after
+              AND (r.owner IS NOT NULL OR r.status = 'queued' OR (r.status = 'waiting' AND r.wake_us <= :now)
+                   OR (r.status IN ('cancelling', 'failing') AND r.open_questions = 0
+                       AND NOT EXISTS (SELECT 1 FROM {s}run AS b WHERE b.parent_no = r.no AND b.ended_us IS NULL)))
+              AND (r.status IN ('cancelling', 'failing')
+                   OR NOT EXISTS (SELECT 1 FROM {s}client AS c WHERE c.id = r.client_id AND c.status = 'paused'))
+            ORDER BY r.no LIMIT :limit""",
     }
 
 

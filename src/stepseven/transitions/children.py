@@ -97,7 +97,7 @@ def _could_go_on(tx: Tx, row: Row, now_us: int, dead: Container[str]) -> bool:
         return True
     if row["owner"] is None:  # ending, and nobody finds out about its claims; not while a person is asked about them
         return not status.ended and row["open_questions"] == 0
-    return not status.ended and runs.is_dead(tx, row["owner"], now_us, dead)
+    return not status.ended and runs.seems_dead(tx, row["owner"], now_us, dead)
 
 
 def stop(tx: Tx, hold: Hold, reason: str, now_us: int, dead: Container[str]) -> list[Row]:

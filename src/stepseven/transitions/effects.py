@@ -151,7 +151,7 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
         if gap is not None and row["settled_us"] < gap.restored_us:  # that it was not done was found out before
             return _doubt(tx, hold, intent, _claim(Verdict.UNKNOWN, row), gap)
         return retry(tx, hold, intent, _claim(Verdict.GO, row), now_us)
-    if row["run_no"] != hold.run_no and not _may_inherit(tx, row, now_us, proven_dead):
+    if row["run_no"] != hold.run_no and not _may_inherit(tx, row, hold, now_us, proven_dead):
         return _claim(Verdict.BUSY, row)
     if promise is not None and equal and (row["claim_id"], row["tries"]) == (promise.claim_id, promise.tries):
         return retry(tx, hold, intent, promise, now_us)
@@ -163,23 +163,25 @@ def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
     return held.inputs == intent.inputs or (intent.scope == "client" and held.run_no != hold.run_no)
 
 
-def _may_inherit(tx: Tx, row: Row, now_us: int, proven_dead: Container[str]) -> bool:
-    """Whether another run's claim is nobody's any more: that run ended, or its owner is dead and it asks nobody about it."""
+def _may_inherit(tx: Tx, row: Row, hold: Hold, now_us: int, proven_dead: Container[str]) -> bool:
+    """Whether another run's claim is nobody's any more: that run ended or its owner is dead, and no run asks anybody about it."""
     other = tx.one(tx.sql.run_by_no, {"no": row["run_no"]})
-    if other is None or other["ended_us"] is not None:
-        return True
-    if other["owner"] is None or not is_dead(tx, other["owner"], now_us, proven_dead):
-        return False
-    return not _asked_about(tx, row)
+    ended = other is None or other["ended_us"] is not None
+    left = ended or (other["owner"] is not None and is_dead(tx, other["owner"], now_us, proven_dead))
+    return left and not asked_by_another(tx, hold, row)
 
 
-def _asked_about(tx: Tx, row: Row) -> list[str]:
-    """The ids of the open questions whether this claim happened."""
-    asked = tx.all(tx.sql.questions_of_run, {"run_no": row["run_no"]})
-    return [
-        q["id"] for q in asked
-        if q["status"] == "open" and q["kind"] == "unknown_outcome" and f"#{row['claim_id']}:" in q["key"]
-    ]  # fmt: skip
+def asked_by_another(tx: Tx, hold: Hold, row: Row) -> bool:
+    """Whether another run of the client is finding out from a person what became of this claim: two would be told two things."""
+    name = f"#{row['claim_id']}:{row['tries']}"
+    asked = [q for q in _asked_about(tx, row) if q["run_no"] != hold.run_no]
+    return any(q["status"] == "open" or (q["run_no"] != row["run_no"] and q["key"].endswith(name)) for q in asked)
+
+
+def _asked_about(tx: Tx, row: Row) -> list[Row]:
+    """The questions whether this claim happened, open or answered, of runs that have not ended."""
+    asked = tx.all(tx.sql.asked_whether, {"client_id": row["client_id"]})
+    return [q for q in asked if f"#{row['claim_id']}:" in q["key"]]
 
 
 def _insert(
@@ -290,11 +292,13 @@ def late_receipt(tx: Tx, held: Claim, receipt: str, question_id: str, now_us: in
     newer = tx.one(tx.sql.effect, {name: row[name] for name in ("scope", "scope_id", "name", "key")})
     if newer is not None and newer["generation"] > row["generation"] and newer["state"] != EffectState.REFUSED:
         _say_twice(tx, newer, receipt, question_id, now_us)  # it was taken for not done, and somebody acted since
-    for asked in _asked_about(tx, row):  # nobody has to find out any more
-        tx.run(tx.sql.close_question, {"id": asked, "status": "withdrawn", "now": now_us})
+    asked = [q for q in _asked_about(tx, row) if q["status"] == "open"]
+    for question in asked:  # nobody has to find out any more
+        tx.run(tx.sql.close_question, {"id": question["id"], "status": "withdrawn", "now": now_us})
     offer(tx, row["run_no"], now_us)  # where its run has ended already, it stands outside all the same
-    tx.run(tx.sql.count_questions, {"run_no": row["run_no"], "now": now_us})
-    tx.run(tx.sql.wake_run, {"run_no": row["run_no"], "now": now_us, "reason": "a late answer came: ready to go on"})
+    for run_no in dict.fromkeys((row["run_no"], *(q["run_no"] for q in asked))):
+        tx.run(tx.sql.count_questions, {"run_no": run_no, "now": now_us})
+        tx.run(tx.sql.wake_run, {"run_no": run_no, "now": now_us, "reason": "a late answer came: ready to go on"})
 
 
 def done_twice(tx: Tx, claim_id: str, receipt: str, question_id: str, now_us: int) -> None:

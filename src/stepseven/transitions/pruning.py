@@ -14,7 +14,7 @@ import json
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepseven.decide.retention import DAY_US
 from stepseven.store.base import Row, Tx
@@ -150,12 +150,22 @@ def record_kin(tx: Tx, run_no: int) -> None:
             tx.run(tx.sql.insert_kin, {**steps_range(run_no), "child_no": child, "usd": uusd, "tokens": tokens})
 
 
+def copied(s: Shrink) -> Shrink:
+    """The same plan, to be worked off while the first one stays as it is."""
+    return replace(s, steps=list(s.steps), tries=list(s.tries), slim=list(s.slim))
+
+
+def go_on(s: Shrink, after: Shrink) -> None:
+    """Take over what a committed bite has left of the plan."""
+    s.steps, s.tries, s.slim, s.gone, s.gone_size = after.steps, after.tries, after.slim, after.gone, after.gone_size
+
+
 def shrink(tx: Tx, s: Shrink, *, document: str, before_us: int, now_us: int, more: Callable[[], bool]) -> bool | None:
     """Remove what was planned, as far as *more* allows.
 
     Args:
-        tx: the transaction. If it fails the plan is void.
-        s: the plan.
+        tx: the transaction.
+        s: the plan, which is worked off: a copy, as the transaction may be executed again.
         document: the run's checkpoint as it was before anything went.
         before_us: as the run was looked for.
         now_us: the time.

@@ -104,14 +104,27 @@ class Watch(Container[str]):
 
 
 def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str]) -> bool:
-    """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease."""
+    """Whether nobody executes the run, and nobody can go on to before this transaction ends: see ``seems_dead``."""
+    if not seems_dead(tx, owner, now_us, proven_dead):
+        return False
+    held = None if owner is None or owner in proven_dead else tx.one(tx.sql.worker_held, {"id": owner, "now": now_us})
+    return held is None or held["silent_us"] > LEASE_US
+
+
+def seems_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str]) -> bool:
+    """Whether nobody executes the run: unowned, its worker proven dead, or silent for longer than a lease. Reads only."""
     if owner is None or owner in proven_dead:
         return True
     worker = tx.one(tx.sql.worker, {"id": owner, "now": now_us})
-    if worker is None:
+    return worker is None or is_gone(worker, proven_dead)
+
+
+def is_gone(worker: Row, proven_dead: Container[str]) -> bool:
+    """Whether nobody works any more where the worker of a row was: proven dead, or silent for longer than a lease."""
+    if worker["id"] in proven_dead:
         return True
     stale = worker["silent_us"] > LEASE_US
-    return proven_dead.silent(worker, stale=stale) if isinstance(proven_dead, Watch) else stale
+    return proven_dead.silent(worker, stale=stale) if isinstance(proven_dead, Watch) else bool(stale)
 
 
 def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: Container[str]) -> Taken:
@@ -309,11 +322,12 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
     run = known(tx, run_id)
     if RunStatus(run["status"]).ended:
         return str(run["status"])
+    dead = is_dead(tx, run["owner"], now_us, proven_dead)  # first: a beat holds its worker's row when it wants a run's
     tx.run(tx.sql.request_stop, {"run_no": run["no"], "status": "cancelling", "reason": reason, "now": now_us})
     for child in family.live(tx, run["no"]):
         request_cancel(tx, child["id"], reason, now_us, proven_dead)
     settled = not _open_claims(tx, run) and not family.live(tx, run["no"])
-    if settled and is_dead(tx, run["owner"], now_us, proven_dead):
+    if settled and dead:
         end(tx, _nobodys(run), Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
     return str(known(tx, run_id)["status"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepseven.decide import sources
 from stepseven.store.base import Row, Tx
@@ -95,6 +95,7 @@ def take_due(tx: Tx, w: Wanting, room: int, now_us: int, *, empty: bool) -> Batc
         empty: nothing is in the worker's memory, so that a run that kept dying can be tried alone.
     """
     stands = standing(tx, w, now_us)
+    stands = replace(stands, dead=tuple(owner for owner in stands.dead if _still_gone(tx, w, owner, now_us)))
     params = {**stands.params(w, now_us), "most": room}
     statements = (tx.sql.due_left, tx.sql.due_stopping, tx.sql.due_timers, tx.sql.due_queued)
     found = sorted((row for statement in statements for row in tx.all(statement, params)), key=lambda row: row["no"])
@@ -112,6 +113,12 @@ def take_due(tx: Tx, w: Wanting, room: int, now_us: int, *, empty: bool) -> Batc
         if alone:
             return Batch(taken=tuple(alone), alone=True, suspect=len(suspects) > 1)
     return Batch(suspect=bool(suspects))
+
+
+def _still_gone(tx: Tx, w: Wanting, owner: str, now_us: int) -> bool:
+    """Whether a worker is still gone, and stays so until this transaction ends: before any of its runs is locked."""
+    row = tx.one(tx.sql.worker_held, {"id": owner, "now": now_us})
+    return row is None or w.gone(row)
 
 
 def _suspect(tx: Tx, row: Row) -> bool:

@@ -1,0 +1,52 @@
+"""From a take to its execution: what was just taken counts as in memory, or a heartbeat would give it back as a stray."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from types import TracebackType
+from typing import Self
+
+from stepseven.transitions.runs import Taken
+from stepseven.transitions.state import Loaded
+
+
+class Grip:
+    """Holds what a unit takes, from before its commit: a loop that is busy for seconds does not lose it.
+
+    A context manager around the write: whatever goes wrong, what was held and not handed on (``keep``) is let go.
+    """
+
+    def __init__(self, fences: MutableMapping[int, int]) -> None:
+        self._fences = fences
+        self._held: dict[int, int] = {}
+
+    def again(self) -> None:
+        """The unit begins (anew): nothing is taken."""
+        for no, fence in self._held.items():
+            if self._fences.get(no) == fence:
+                del self._fences[no]
+        self._held.clear()
+
+    def take(self, taken: Taken) -> Taken:
+        """The unit has taken this, if it has."""
+        if taken.hold is not None:
+            self._held[taken.hold.run_no] = self._fences[taken.hold.run_no] = taken.hold.fence
+        return taken
+
+    def keep(self, run_no: int) -> None:
+        """It is driven from here on: whoever does so lets it go."""
+        self._held.pop(run_no, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.again()
+
+
+def last_us(loaded: Loaded) -> int:
+    """When the run last did something: it was put away then (an answer changes ``updated_us``, too)."""
+    did = [r.ended_us or r.started_us for r in loaded.records.values()]
+    did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]
+    did += [row["created_us"] for rows in loaded.questions.values() for row in rows]
+    return max(did, default=loaded.run["created_us"])

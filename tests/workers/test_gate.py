@@ -1,0 +1,106 @@
+"""The gate, at the moments between a heartbeat and what it brings to light."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepseven import Layer, Run, Superseded, attempt, step, workflow
+from tests.runs.tools import execute, rows, url
+
+pytestmark = pytest.mark.anyio
+
+
+class Door:
+    """What the step below stands at."""
+
+    at_it: threading.Event
+    go: threading.Event
+    key: Callable[[], str]
+
+
+@step(effect="write", key="ref", timeout=30)
+def send(ref: str) -> str:
+    """Stands before its gate."""
+    mine = attempt()
+    Door.key = lambda: mine.idempotency_key
+    Door.at_it.set()
+    Door.go.wait(20)
+    return "sent"
+
+
+@workflow
+async def sending(run: Run) -> str:
+    """One write."""
+    return await send("A")
+
+
+@pytest.fixture(autouse=True)
+def _door() -> None:
+    Door.at_it, Door.go = threading.Event(), threading.Event()
+
+
+async def test_the_beat_that_finds_a_run_taken_does_not_open_its_gate(tmp_path: Path):
+    """A worker that stood still beats again, and so may act again: but not for the run that was taken from it meanwhile.
+
+    It was found by freezing workers: while the beat looked up who had taken the run, the gate was open for an instant.
+    """
+    tried: list[str] = []
+    async with Layer(url(tmp_path)) as layer:
+        worker, read_now = layer.services.worker, layer.store.read_now
+        driving = asyncio.create_task(layer.run(sending(), client="acme", run_id="r"))
+        assert await asyncio.to_thread(Door.at_it.wait, 20)
+        assert Door.key(), "it is open"
+        worker._stop.set()  # from here on the beats are ours
+        assert worker._thread is not None
+        worker._thread.join()
+        worker._confirmed = worker.edge.since_boot() - 60
+        with pytest.raises(Superseded, match="silent too long"):
+            Door.key()
+        execute(tmp_path, "UPDATE run SET owner = 'w_other', fence = fence + 1")
+
+        def looking(unit: Any) -> Any:
+            try:
+                tried.append(Door.key())
+            except Superseded as shut:
+                tried.append(type(shut).__name__)
+            return read_now(unit)
+
+        layer.store.read_now = looking  # type: ignore[method-assign]
+        await asyncio.to_thread(worker.beat)
+        layer.store.read_now = read_now  # type: ignore[method-assign]
+        assert tried == ["Superseded"]
+        with pytest.raises(Superseded):
+            Door.key()
+        Door.go.set()
+        outcome = await driving
+    assert outcome.status.value == "running"
+    assert rows(tmp_path, "SELECT owner FROM run") == [{"owner": "w_other"}]
+
+
+async def test_a_run_taken_while_a_beat_is_under_way_is_not_lost(tmp_path: Path):
+    """What is taken after a beat has looked is ours, though that beat did not see it."""
+    async with Layer(url(tmp_path)) as layer:
+        worker, write_now, lost = layer.services.worker, layer.store.write_now, list[int]()
+        worker.start()
+        worker._stop.set()
+        assert worker._thread is not None
+        worker._thread.join()
+        worker.on_lost = lambda no, _: lost.append(no)
+
+        def taken_meanwhile(*args: Any, **how: Any) -> Any:
+            seen = write_now(*args, **how)
+            worker.fences[7] = 1
+            return seen
+
+        layer.store.write_now = taken_meanwhile  # type: ignore[method-assign]
+        worker.beat()
+        layer.store.write_now = write_now  # type: ignore[method-assign]
+        assert lost == []
+        assert worker.may_act(7, 1)
+        worker.fences.clear()
