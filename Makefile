@@ -18,25 +18,26 @@ help: ## this list
 demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 	$(BIN)/stepseven demo
 
-# Everything on SQLite; what runs in stores again on PostgreSQL; the store, the workers and what several processes do at once
-# a third time through PgBouncer. The servers are the session's own; without them the last two are skipped, and say so.
+# Everything on SQLite; what drives runs again on PostgreSQL; the workers, and what several processes or many runs do at once,
+# a third time through PgBouncer. What takes longest there is left to `make soak`. The servers are the session's own; where
+# their programs cannot be installed, the tests that need them are skipped and say so.
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
-ON_POSTGRES := tests/runs
-ON_POOLED := tests/runs/test_effects_death.py tests/runs/test_approve_together.py tests/runs/test_questions.py \
-	tests/runs/test_facts.py tests/runs/test_children.py tests/runs/test_map.py tests/runs/test_memory.py
+ON_POSTGRES := tests/runs tests/workers
+ON_POOLED := tests/workers $(addprefix tests/runs/test_,approve_together.py children.py effects.py effects_death.py \
+	effects_end.py effects_keys.py facts.py limits.py map.py memory.py questions.py replay.py undo.py)
 
 test: $(VENV)/.dev ## every test but the soak tests, on SQLite, PostgreSQL, and PostgreSQL behind PgBouncer
 	$(BIN)/python -m tests.servers install
 	$(BIN)/python -m tests.servers run $(MAKE) --no-print-directory sqlite postgres pooled
 
-sqlite: $(VENV)/.dev ## the tests, with their stores in SQLite
+sqlite: $(VENV)/.dev ## every test, with the stores of runs in SQLite
 	$(PYTEST) -m "not soak"
 
-postgres: $(VENV)/.dev ## the tests of runs, on PostgreSQL
-	$(PYTEST) -m "not soak" --database postgres $(ON_POSTGRES)
+postgres: $(VENV)/.dev ## the tests of runs and workers, on PostgreSQL
+	$(PYTEST) -m "not soak and not slow" --database postgres $(ON_POSTGRES)
 
 pooled: $(VENV)/.dev ## some of them behind PgBouncer: transaction mode, two connections
-	$(PYTEST) -m "not soak" --database pooled $(ON_POOLED)
+	$(PYTEST) -m "not soak and not slow" --database pooled $(ON_POOLED)
 
 check: lint types doctest wheel ## style, types, documentation, and the wheel as a user gets it
 
@@ -67,8 +68,11 @@ wheel: $(VENV)/.dev ## build sdist and wheel, install the wheel alone, run it
 	venv/bin/stepseven --help >/dev/null; \
 	echo "the wheel installs, imports and runs"
 
-soak: $(VENV)/.dev ## the tests that take minutes
+soak: $(VENV)/.dev ## the tests that take minutes, and on PostgreSQL and PgBouncer what `make test` leaves out
+	$(BIN)/python -m tests.servers install
 	$(BIN)/python -m pytest -q -m soak --timeout 3600
+	$(PYTEST) -m "soak or slow" --timeout 3600 --database postgres $(ON_POSTGRES)
+	$(PYTEST) -m "not soak" --timeout 600 --database pooled $(ON_POSTGRES)
 
 bench: $(VENV)/.dev ## speed against floors measured in the same run
 	$(BIN)/python -m benchmarks

@@ -14,7 +14,6 @@ from typing import Any
 
 from stepseven.layer import open_store
 from stepseven.model import EffectState
-from stepseven.transitions.effects import Claim
 from stepseven.transitions.state import Hold
 from tests.chaos.counter import ask
 from tests.chaos.desk import Desk, begin_attempt

@@ -1,7 +1,7 @@
-"""One client of the store, which notes what it asked and heard: takes, records, claims, answers, through the project's transitions.
+"""One client of the store, which notes what it asked and heard: takes, records, claims, answers, by the project's transitions.
 
-It is a worker without an event loop: what a worker does in the store, and nothing else. Whoever it finds as a run's owner it takes
-for dead, so that owners who do not know it go on all the time; that is what fences are for.
+It is a worker without an event loop: what a worker does in the store, and nothing else. Whoever it finds as a run's owner it
+takes for dead, so that owners who do not know it go on all the time; that is what fences are for.
 """
 
 from __future__ import annotations
@@ -313,7 +313,6 @@ class Desk:
 
     def answer(self, question_id: str, value: str, unit: Callable[[Tx], Row] | None = None) -> Any:
         """Answer a question; as the layer does, or by *unit*."""
-
         mine = (value, self.name)
         usual = lambda tx: questions.answer(tx, question_id, value, by=self.name, note=None, now_us=NOW_US)  # noqa: E731
 

@@ -153,7 +153,7 @@ def faults(models: Mapping[str, Model], ops: Iterable[Op]) -> list[Fault]:
     return [each for each in found if each is not None]
 
 
-# -- the things -------------------------------------------------------------------------------------------------------------------
+# -- the things ---------------------------------------------------------------------------------------------------------------
 
 
 class Question:
@@ -162,7 +162,7 @@ class Question:
     start: Hashable = None
 
     def after(self, state: Any, op: Op) -> Iterable[Hashable]:
-        """``answer(value, by)`` gives ``True``, or who was first; ``read()`` gives the state; ``close(how)`` shuts it for ever."""
+        """``answer(value, by)`` gives ``True``, or who was first; ``read()`` the state; ``close(how)`` shuts it for ever."""
         if op.call == "read":
             return [state] if op.result == state else []
         mine = op.args if op.call == "answer" else ("", *op.args)
@@ -214,7 +214,7 @@ class Effect:
     start: Hashable = None
 
     def after(self, state: Any, op: Op) -> Iterable[Hashable]:
-        """``claim()`` gives what it found; the others are let in (``True``) from one try only, or as long as there is no receipt."""
+        """``claim()`` gives what it found; the others are let in (``True``) from one try only, or while there is no receipt."""
         if op.call == "look":
             return [state] if op.result == state else []
         if op.call == "claim" and op.outcome == OK and op.result != ("go", 1):
@@ -250,7 +250,7 @@ class Effect:
 MODELS: dict[str, Model] = {"question": Question(), "run": Run(), "effect": Effect()}
 
 
-# -- keeping it -------------------------------------------------------------------------------------------------------------------
+# -- keeping it ---------------------------------------------------------------------------------------------------------------
 
 
 class Log:

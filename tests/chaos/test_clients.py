@@ -77,8 +77,8 @@ def judged(kind: Kind, folder: Path, seconds: float) -> None:
     assert min(known[call] for call in ("take", "write", "touch", "claim", "again", "settle", "answer", "read")) > 0, known
     assert refused > 5, "nobody was too late: nothing was tried"
     sys.stderr.write(
-        f"chaos history: {kind}, seed {seed}: {len(ops)} calls, {refused} refused, {unknown} of unknown outcome, told in {took:.1f} s; "
-        f"{known['take']} takes, {known['again']} sends again; {dict(sorted(done.items()))}\n"
+        f"chaos history: {kind}, seed {seed}: {len(ops)} calls, {refused} refused, {unknown} of unknown outcome, "
+        f"told in {took:.1f} s; {known['take']} takes, {known['again']} sends again; {dict(sorted(done.items()))}\n"
     )
 
 

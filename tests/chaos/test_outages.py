@@ -38,14 +38,16 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside
 
 
 def writes(outside: Outside) -> Counter[str]:
+    """What was done, without the reads."""
     return Counter({what: many for what, many in outside.counts().items() if not what.startswith("read/")})
 
 
 async def until(seen: Any, what: str, within: float = 40) -> Any:
+    """Wait for a state, in a thread."""
     return await asyncio.to_thread(programs.until, seen, what, within)
 
 
-# -- restarts -----------------------------------------------------------------------------------------------------------------------
+# -- restarts -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -73,7 +75,7 @@ async def test_restart_in_the_middle_of_runs_and_of_their_recovery(how: Any, out
     )
 
 
-# -- stopped at once ----------------------------------------------------------------------------------------------------------------
+# -- stopped at once ----------------------------------------------------------------------------------------------------------
 
 LOST_S = 0.6  # DESIGN §10: what a crash of the server may cost
 SLACK_S = 0.3  # from when a read was done until its record reached the server, on a busy machine
@@ -129,7 +131,7 @@ def _settled(stage: Stage, many: int) -> bool:
         return False
 
 
-# -- a full disk --------------------------------------------------------------------------------------------------------------------
+# -- a full disk --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 async def test_full_disk_is_said_and_nothing_is_half_made(small_disk: Path, outside: Outside, cluster: Cluster) -> None:
-    """With the server's disk full a run breaks off with a clear sentence; with room again it goes on, and nothing is done twice."""
+    """With the server's disk full a run breaks off with a clear sentence; with room again it goes on, and all is done once."""
     with cluster.connect() as connection:
         connection.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
         connection.execute("CREATE DATABASE little TABLESPACE small")
@@ -186,7 +188,7 @@ def _fill(filler: Path) -> None:
             taken.write(bytes(4096))
 
 
-# -- yesterday ----------------------------------------------------------------------------------------------------------------------
+# -- yesterday ----------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

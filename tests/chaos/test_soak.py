@@ -25,7 +25,8 @@ from tests.chaos.villain import Villain, plan
 
 WORKERS = 3
 KINDS = [
-    pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("pooled", marks=pytest.mark.pgbouncer),
+    pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("pooled", marks=pytest.mark.pgbouncer),
 ]  # fmt: skip
 
 
@@ -125,8 +126,8 @@ async def play(kind: Kind, size: Size, folder: Path, seed: int) -> str:
         ((takes, most),) = stage.rows("SELECT sum(fence), max(fence) FROM {0}run")
         asked = sum(answered.values())
         return (
-            f"{kind}, seed {seed}: {size.runs} runs in {over - begun:.0f} s ({over - calm:.0f} s after the last misdeed), {takes} takes "
-            f"(at most {most} of one run), {asked} answers ({answered['poison']} of poison), longest stall "
+            f"{kind}, seed {seed}: {size.runs} runs in {over - begun:.0f} s ({over - calm:.0f} s after the last misdeed), "
+            f"{takes} takes (at most {most} of one run), {asked} answers ({answered['poison']} of poison), longest stall "
             f"{pulse.longest.seconds:.1f} s at {pulse.longest.at_s:.0f} s; {dict(sorted(evil.done.items()))}"
         )
 

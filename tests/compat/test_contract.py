@@ -26,7 +26,7 @@ API = PAGE.partition("```python\n")[2].partition("```")[0]
 TABLES = PAGE.partition("### Tables")[2].partition("### Questions")[0]
 
 #: Of the contract, and not built yet: calling it says so. The list only gets shorter.
-LATER = {"Layer.plan", "Layer.worker", "Layer.review", "Layer.board"}
+LATER = {"Layer.plan", "Layer.review", "Layer.board"}
 LATER_NAMES = {"Plan", "Review", "Board"}
 
 
@@ -201,7 +201,7 @@ def test_every_name_imports_from_the_top() -> None:
 @pytest.mark.parametrize("name", sorted(LATER))
 async def test_what_is_not_built_says_so(name: str) -> None:
     """A call of the contract that is still to come raises an error that says so, and is listed here only as long."""
-    arguments: dict[str, tuple[Any, ...]] = {"plan": ("r",), "client": ("c",), "worker": ("m",)}
+    arguments: dict[str, tuple[Any, ...]] = {"plan": ("r",), "client": ("c",)}
     async with stepseven.testing.layer() as layer:
         method = name.partition(".")[2]
         with pytest.raises(NotYetBuilt):  # noqa: PT012 - some are awaited

@@ -19,8 +19,8 @@ from tests.runs.restored import at_call, told
 from tests.runs.worldly import layers, look, outside, post
 from tests.servers import programs
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
-RUNS, WRITES = 10, 3
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(150)]
+RUNS, WRITES = 5, 3
 
 
 class Dump:
@@ -51,7 +51,7 @@ def dump(postgres_url: str, tmp_path: Path) -> Dump:
 def flow_of(world: Outside) -> Any:
     """A workflow of a few writes, each with a probe that is asked only after a restore."""
 
-    @step(effect="write", key="client_id, n", probe_first="never", timeout=5)
+    @step(effect="write", key="client_id, n", probe_first="never", timeout=30)
     async def dumped(client_id: str, n: int) -> int:
         made = await post(world, f"{client_id}-{n}", None, key=attempt().idempotency_key, timeout_s=30)
         return int(made["n"])

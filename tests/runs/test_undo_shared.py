@@ -226,7 +226,7 @@ async def price(x: int) -> int:
     return x
 
 
-@workflow
+@workflow(name="shared.offer")  # other tests of this process have an `offer`, too
 async def offer(run: Run, x: int = 1) -> str:
     """Does one thing, and then it may fail."""
     made = await first("a")

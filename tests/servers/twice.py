@@ -12,16 +12,31 @@ from typing import Any
 from stepseven.store.base import Tx
 from stepseven.store.sqlite import SqliteStore
 
+_WRITES = ("write_now", "erase", "write")
+
 
 def install() -> None:
     """For all SQLite stores of this process, for good."""
-    for name in ("write_now", "erase", "write"):
-        setattr(SqliteStore, name, _twice(getattr(SqliteStore, name)))
+    for name in _WRITES:
+        setattr(SqliteStore, name, _method(getattr(SqliteStore, name)))
 
 
-def _twice(write: Callable[..., Any]) -> Callable[..., Any]:
+def on(store: Any) -> None:
+    """For one SQLite store."""
+    for name in _WRITES:
+        setattr(store, name, _bound(getattr(store, name)))
+
+
+def _method(write: Callable[..., Any]) -> Callable[..., Any]:
     def call(store: SqliteStore, unit: Callable[[Tx], Any], **how: Any) -> Any:
         return write(store, lambda tx: _undone_and_done(tx, unit), **how)
+
+    return call
+
+
+def _bound(write: Callable[..., Any]) -> Callable[..., Any]:
+    def call(unit: Callable[[Tx], Any], **how: Any) -> Any:
+        return write(lambda tx: _undone_and_done(tx, unit), **how)
 
     return call
 

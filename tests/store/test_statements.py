@@ -34,6 +34,10 @@ MAY_SCAN = {
     "let_go_runs": "every run that has not ended, once after a backup was restored",
     "let_go_claims": "the claims of those, once after a backup was restored",
     "forget_incidents": "few rows, once in a client's life",
+    "due_queued": "the runs that are ready, through an index that holds nothing else",
+    "due_stopping": "the runs that are ending, through an index that holds nothing else",
+    "due": "those of the two above: it stops at the first",
+    "vanished": "the runs that are executed now, through an index that holds nothing else",
 }
 #: Tables that grow with the work. Within them a run's rows are found by key or index, never by looking through them all.
 LARGE = {"run", "step", "effect", "attempt", "question", "fact", "artifact", "client"}
@@ -77,6 +81,10 @@ def test_no_statement_looks_through_a_large_table(connection: sqlite3.Connection
         ("append_read", "SEARCH run USING INTEGER PRIMARY KEY (rowid=?)"),
         ("append_step", "SEARCH run USING INTEGER PRIMARY KEY (rowid=?)"),
         ("guard_run", "SEARCH run USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("due_queued", "SCAN r USING INDEX run_queued"),
+        ("due_stopping", "SCAN r USING INDEX run_stopping"),
+        ("due_timers", "SEARCH r USING INDEX run_wake (wake_us<?)"),
+        ("due_left", "SEARCH r USING INDEX run_owner (owner=?)"),
         ("attempts", "SEARCH attempt USING INDEX"),
         ("effects", "SEARCH effect USING INDEX effect_run (run_no=?)"),
         ("questions_of_run", "SEARCH question USING INDEX"),

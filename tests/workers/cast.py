@@ -186,7 +186,7 @@ def players(outside: World, folder: Path) -> Iterator[Callable[..., Player]]:
         yield play
 
 
-def worker(  # noqa: PLR0913 - a process has that many sides
+def worker(
     play: Callable[..., Player],
     name: str,
     store: Shelf,

@@ -150,6 +150,9 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
         dead = ex.services.worker.dead_workers(tx)
         return effects.claim(tx, ex.hold, wanted, claim_id, now, proven_dead=dead, second=second, promise=again)
 
+    worker = ex.services.worker
+    if not worker.may_act(ex.hold.run_no, ex.hold.fence):  # it stood still: the gate would stop what begins before a beat
+        await asyncio.to_thread(worker.beat)
     claim: Claim = await ex.write(unit, durable=True)
     if claim.verdict is not Verdict.GO:
         return claim

@@ -198,7 +198,8 @@ class Worker:
         last, since = self._seen.get(owner, (beat_us, now))
         self._seen[owner] = (beat_us, since if last == beat_us else now)
         self._doubted.discard(owner)
-        if not stale or not seen_alive(_process(row), self.process):
+        ahead = row["silent_us"] < -LEASE_US  # its clock was set forward, or ours back: then only watching tells
+        if not (stale or ahead) or not (ahead or seen_alive(_process(row), self.process)):
             return stale
         if last == beat_us and now - since <= ACTS_S:
             self._doubted.add(owner)

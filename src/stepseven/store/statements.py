@@ -364,8 +364,9 @@ def _taking_statements(s: str, d: Dialect) -> dict[str, str]:
               AND (r.status IN ('cancelling', 'failing') OR {active}) AND {mine}""",
     }
     columns = ", ".join(f"r.{c.strip()}" for c in _RUN_COLUMNS.split(","))
+    order = {**dict.fromkeys(due, "r.no"), "due_timers": "r.wake_us"}  # by number it would look through all runs
     made = {
-        name: f"SELECT {columns} FROM {s}run AS r WHERE {which} ORDER BY r.no LIMIT :most {d.skip_locked}"
+        name: f"SELECT {columns} FROM {s}run AS r WHERE {which} ORDER BY {order[name]} LIMIT :most {d.skip_locked}"
         for name, which in due.items()
     }
     anything = " OR ".join(f"EXISTS (SELECT 1 FROM {s}run AS r WHERE {which})" for which in due.values())

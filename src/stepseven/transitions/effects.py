@@ -166,9 +166,10 @@ def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
 def _may_inherit(tx: Tx, row: Row, hold: Hold, now_us: int, proven_dead: Container[str]) -> bool:
     """Whether another run's claim is nobody's any more: that run ended or its owner is dead, and no run asks anybody about it."""
     other = tx.one(tx.sql.run_by_no, {"no": row["run_no"]})
-    ended = other is None or other["ended_us"] is not None
-    left = ended or (other["owner"] is not None and is_dead(tx, other["owner"], now_us, proven_dead))
-    return left and not asked_by_another(tx, hold, row)
+    if other is not None and other["ended_us"] is None and other["owner"] is None:
+        return False  # it was put away, and will go on
+    ended = other is None or other["ended_us"] is not None or is_dead(tx, other["owner"], now_us, proven_dead)
+    return ended and not asked_by_another(tx, hold, row)
 
 
 def asked_by_another(tx: Tx, hold: Hold, row: Row) -> bool:
