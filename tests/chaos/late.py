@@ -8,7 +8,6 @@ from typing import Any
 
 from stepseven.decide.escalate import Draft
 from stepseven.model import EffectState, RunStatus
-from stepseven.store.base import Row, Tx, Values
 from stepseven.transitions import effects, questions, runs, steps
 from stepseven.transitions.restoring import Gap
 from stepseven.transitions.state import Hold
@@ -28,6 +27,7 @@ from tests.chaos.scene import (
     TRIES,
     WAITING,
     Scene,
+    Stale,
     at_work,
     map_of,
 )
@@ -278,27 +278,6 @@ def _two_answers(s: Scene) -> None:
                 Stale(tx, tx.sql.question, seen), "q1", value, by=desk.name, note=None, now_us=NOW_US
             ),
         )  # fmt: skip
-
-
-class Stale:
-    """A transaction whose first look at one thing is older than its beginning."""
-
-    def __init__(self, tx: Tx, statement: str, seen: Row | None) -> None:
-        self.sql = tx.sql
-        self._tx = tx
-        self._statement = statement
-        self._seen: list[Row | None] = [seen]
-
-    def one(self, statement: str, params: Values) -> Row | None:
-        if statement == self._statement and self._seen:
-            return self._seen.pop()
-        return self._tx.one(statement, params)
-
-    def all(self, statement: str, params: Values) -> list[Row]:
-        return self._tx.all(statement, params)
-
-    def run(self, statement: str, params: Values) -> int:
-        return self._tx.run(statement, params)
 
 
 def _withdrawn_after_its_answer(s: Scene) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepseven.layer import open_store
-from stepseven.store.base import Row
+from stepseven.store.base import Row, Tx, Values
 from stepseven.store.statements import SEQ_BITS, Statements
 from stepseven.transitions.state import Hold, Record
 from tests.chaos.desk import NOW_US, Desk, Notes
@@ -91,12 +91,14 @@ class Scene:
 
 
 def at_work(s: Scene) -> Hold:
+    """A run in hand, in which a map has begun."""
     hold = s.taken()
     s.a.write(lambda tx: tx.run(*map_of(hold).insert(tx.sql, hold.values())))
     return hold
 
 
 def map_of(hold: Hold) -> Record:
+    """The map's record."""
     return Record(
         id=hold.run_no << SEQ_BITS | 1, branch="", name="run.map", key="m", generation=1, state="begun", result="0",
         started_us=NOW_US, ended_us=NOW_US,
@@ -108,3 +110,24 @@ FAILED_TRY: dict[str, Any] = {
     **dict.fromkeys(BLANK), "branch": "", "name": "look", "key": "k", "n": 1, "outcome": "failed", "identical": 0,
     "started_us": NOW_US,
 }  # fmt: skip
+
+
+class Stale:
+    """A transaction whose first look at one thing is older than its beginning."""
+
+    def __init__(self, tx: Tx, statement: str, seen: Row | None) -> None:
+        self.sql = tx.sql
+        self._tx = tx
+        self._statement = statement
+        self._seen: list[Row | None] = [seen]
+
+    def one(self, statement: str, params: Values) -> Row | None:
+        if statement == self._statement and self._seen:
+            return self._seen.pop()
+        return self._tx.one(statement, params)
+
+    def all(self, statement: str, params: Values) -> list[Row]:
+        return self._tx.all(statement, params)
+
+    def run(self, statement: str, params: Values) -> int:
+        return self._tx.run(statement, params)

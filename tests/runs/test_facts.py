@@ -33,7 +33,7 @@ from stepseven import (
     workflow,
 )
 from stepseven.model import ClientStatus
-from tests.runs.tools import ROOT, Crash, bury, child, records, rows, url
+from tests.runs.tools import ROOT, Crash, bury, child, hang_up, records, rows, url
 
 # -- said and known -------------------------------------------------------------------------------------------------------
 
@@ -253,12 +253,15 @@ def dying(layer: Layer, write: int, *, after: bool) -> None:
     """Let the process end at its *write*-th write: before it is made, or after."""
     store, left = layer.store, [write]
 
-    def mortal(call: Callable[..., Any]) -> Callable[..., Any]:
+    def mortal(call: Callable[..., Any], *, queues: bool = False) -> Callable[..., Any]:
         def once(*args: Any, **how: Any) -> Any:
             left[0] -= 1
             if left[0] < 0 or (left[0] == 0 and not after):
                 raise Crash
             result = call(*args, **how)
+            if queues and result is None:  # it has to queue, and is counted there
+                left[0] += 1
+                return None
             if left[0] == 0 and not asyncio.iscoroutine(result):
                 raise Crash
             return result
@@ -277,7 +280,7 @@ def dying(layer: Layer, write: int, *, after: bool) -> None:
 
         return once
 
-    store.append_now = mortal(store.append_now)  # type: ignore[method-assign]
+    store.append_now = mortal(store.append_now, queues=True)  # type: ignore[method-assign]
     store.write_now = mortal(store.write_now)  # type: ignore[method-assign]
     store.append = mortal_async(store.append)  # type: ignore[method-assign]
     store.write = mortal_async(store.write)  # type: ignore[method-assign]
@@ -297,6 +300,7 @@ def test_own_words_move_what_is_seen_from_there_on(tmp_path: Path, write: int, a
             await through(layer)
         finally:
             layer.services.worker._stop.set()
+            hang_up(layer)
 
     async def second() -> list[Any]:
         async with Layer(url(tmp_path)) as layer:

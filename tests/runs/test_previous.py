@@ -13,6 +13,7 @@ import pytest
 
 from stepseven import ArtifactGone, Cost, Fixable, Previous, Retryable, Run, step, testing, workflow
 from stepseven.decide.brief import tokens
+from tests.servers import databases
 
 
 @dataclass
@@ -329,7 +330,9 @@ async def test_which_run_it_is(layer: Any) -> None:
     await layer.run(renewal(quarter="Q3"), client="acme", run_id="r3")
     seen: list[Any] = []
     await finish(layer, renewal(quarter="Q3b"), "r3b")  # done, as a part of another run
-    layer.store.write_now(lambda tx: tx.run("UPDATE run SET parent_no = 1 WHERE id = 'r3b'", {}), durable=True, client=None)
+    layer.store.write_now(
+        lambda tx: tx.run(databases.plain("UPDATE run SET parent_no = 1 WHERE id = 'r3b'"), {}), durable=True, client=None
+    )
     flow = seen_by(seen)
     fork = (await layer.fork("r1", from_step="previous.billing")).run_id
     await layer.resume(fork)
@@ -367,7 +370,7 @@ async def test_a_resume_sees_the_same_whatever_happened_meanwhile(layer: Any) ->
 
     await finish(layer, renewal(quarter="Q2"), "r2")  # ended only now
     await layer.run(other(), client="acme", run_id="o")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
+    layer.store.write_now(lambda tx: tx.run(databases.plain("DELETE FROM step WHERE run_no = 1"), {}), durable=True, client=None)
     await layer.answer(asked, "yes", by="ann")
     assert (await layer.run(flow(quarter="Q3"), client="acme", run_id="r3")).result() == "done"
     assert len(seen) == 3
@@ -390,7 +393,7 @@ async def test_a_previous_run_can_be_given_to_a_step(layer: Any) -> None:
 
     outcome = await finish(layer, flow(quarter="Q2"), "r2", "!")
     assert outcome.result() == "r1!"
-    steps = layer.store.read_now(lambda tx: tx.all("SELECT name FROM step WHERE name = 'previous.draft'", {}))
+    steps = layer.store.read_now(lambda tx: tx.all(databases.plain("SELECT name FROM step WHERE name = 'previous.draft'"), {}))
     assert len(steps) == 1
 
 
@@ -409,9 +412,11 @@ async def test_what_is_too_long_is_cut_and_can_be_loaded(layer: Any, size: int) 
         return Offer(price=1, text="")
 
     await layer.run(flow(quarter="Q2"), client="acme", run_id="r2")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
+    layer.store.write_now(lambda tx: tx.run(databases.plain("DELETE FROM step WHERE run_no = 1"), {}), durable=True, client=None)
     layer.store.write_now(
-        lambda tx: tx.run("UPDATE run SET value = NULL, pruned_us = 1 WHERE no = 1", {}), durable=True, client=None
+        lambda tx: tx.run(databases.plain("UPDATE run SET value = NULL, pruned_us = 1 WHERE no = 1"), {}),
+        durable=True,
+        client=None,
     )
     await answer_all(layer, "r2", "yes")
     await layer.resume("r2")
@@ -428,7 +433,7 @@ async def test_an_artifact_that_was_pruned_before_it_was_loaded_is_gone_aloud(la
     await finish(layer, renewal(quarter="Q1", size=9000), "r1")
     seen: list[Any] = []
     await layer.run(seen_by(seen)(quarter="Q2"), client="acme", run_id="r2")
-    layer.store.write_now(lambda tx: tx.run("DELETE FROM step WHERE run_no = 1", {}), durable=True, client=None)
+    layer.store.write_now(lambda tx: tx.run(databases.plain("DELETE FROM step WHERE run_no = 1"), {}), durable=True, client=None)
     assert seen[0].artifacts["previous.tickets"].startswith('"111') or seen[0].artifacts["previous.tickets"].startswith("111")
     with pytest.raises(ArtifactGone, match=r"previous\.tickets' of run r1 is gone"):
         seen[0].artifact("previous.tickets")
@@ -486,11 +491,10 @@ async def test_the_pinned_document_is_small_however_much_there_is(layer: Any) ->
     outcome = await layer.run(big(text="x"), client="acme", run_id="r2")
     assert "'facts': " in outcome.result()
     assert "'failures': " in outcome.result()
-    (size,) = [
-        row["n"] for row in layer.store.read_now(lambda tx: tx.all(
-            """SELECT coalesce(length(CAST(s.result AS BLOB)), a.size) AS n FROM step AS s
-               LEFT JOIN artifact AS a ON a.hash = s.artifact WHERE s.run_no = 2 AND s.key = 'previous'""", {}))
-    ]  # fmt: skip
+    kept = """SELECT s.result, a.size FROM step AS s LEFT JOIN artifact AS a ON a.hash = s.artifact
+        WHERE s.run_no = 2 AND s.key = 'previous'"""
+    (row,) = layer.store.read_now(lambda tx: tx.all(databases.plain(kept), {}))
+    size = row["size"] if row["result"] is None else len(row["result"].encode())
     assert size <= 64 << 10
 
 
@@ -550,7 +554,7 @@ async def test_a_brief_of_less_than_one_token_is_refused(layer: Any) -> None:
             run.brief(0)
 
     await layer.run(flow(), client="acme", run_id="r")
-    assert layer.store.read_now(lambda tx: tx.all("SELECT name FROM step", {})) == []
+    assert layer.store.read_now(lambda tx: tx.all(databases.plain("SELECT name FROM step"), {})) == []
 
 
 async def test_a_brief_holds_no_credential(layer: Any) -> None:
@@ -563,7 +567,9 @@ async def test_a_brief_holds_no_credential(layer: Any) -> None:
 
     await layer.run(flow(), client="acme", run_id="r", goal="G")
     token = "ghp_" + "a1B2" * 10
-    layer.store.write_now(lambda tx: tx.run("UPDATE run SET goal = :goal", {"goal": f"use {token}"}), durable=True, client=None)
+    layer.store.write_now(
+        lambda tx: tx.run(databases.plain("UPDATE run SET goal = :goal"), {"goal": f"use {token}"}), durable=True, client=None
+    )
     await layer.answer_next("yes", by="ann")
     assert "Goal: use •••" in (await layer.resume("r")).result()
 

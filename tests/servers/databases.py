@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -96,6 +97,13 @@ def execute(folder: Path, sql: str, *params: Any) -> None:
         return
     with _look(folder) as connection:
         connection.execute(_translated(sql), params or None)
+
+
+def plain(sql: str) -> str:
+    """A test's own statement (written for SQLite) in the form in which the project's transactions take it."""
+    if kind() == "sqlite":
+        return sql
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (?=[a-z])", r"\1 stepseven.", sql))
 
 
 def exists(folder: Path) -> bool:

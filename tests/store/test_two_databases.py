@@ -245,7 +245,7 @@ def test_json_is_kept_as_it_is_written(store: Store) -> None:
 
 
 async def test_a_key_may_be_as_long_as_it_likes(url: str) -> None:
-    """An effect named by thousands of characters happens once per name, also where names begin alike; a question is asked once."""
+    """An effect named by thousands of characters happens once per name, also where names begin alike; it is asked once, too."""
     draw = random.Random(7)
     long = "".join(draw.choice("abcdefghijklmnopqrstuvwxyzäöü\U0001f600 /") for _ in range(5000))
     sent: list[str] = []

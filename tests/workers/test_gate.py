@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from stepseven import Layer, Run, Superseded, attempt, step, workflow
+from stepseven.transitions.runs import is_dead
 from tests.runs.tools import execute, rows, url
+from tests.servers.programs import until
+from tests.workers.cast import Shelf
 
 pytestmark = pytest.mark.anyio
 
@@ -104,3 +107,34 @@ async def test_a_run_taken_while_a_beat_is_under_way_is_not_lost(tmp_path: Path)
         assert lost == []
         assert worker.may_act(7, 1)
         worker.fences.clear()
+
+
+@pytest.mark.postgres
+async def test_a_worker_that_wakes_while_its_run_is_being_taken_waits_for_that(postgres_url: str, tmp_path: Path):
+    """Whoever takes a silent worker's run holds that worker's row: its beat says that it lives only after that, and finds out."""
+    async with Layer(postgres_url) as sleeper, Layer(postgres_url) as taker:
+        worker, other = sleeper.services.worker, taker.services.worker
+        worker.start()
+        worker._stop.set()
+        assert worker._thread is not None
+        worker._thread.join()
+        shelf = Shelf(postgres_url, postgres_url)
+        shelf.change(f"UPDATE worker SET host = 'elsewhere', beat_us = beat_us - 60000000 WHERE id = '{worker.id}'")
+        old = "SELECT 1 FROM pg_stat_activity WHERE now() - pg_postmaster_start_time() > interval '11 s'"
+        await asyncio.to_thread(until, lambda: shelf.rows(old), "the server has only just started")
+        looked, go, dead = threading.Event(), threading.Event(), list[bool]()
+
+        def taking(tx: Any) -> None:
+            dead.append(is_dead(tx, worker.id, taker.services.edge.now_us(), other.dead_workers(tx)))
+            looked.set()
+            go.wait(20)
+
+        take = asyncio.create_task(asyncio.to_thread(taker.store.write_now, taking, durable=True, client=None))
+        assert await asyncio.to_thread(looked.wait, 20)
+        beat = asyncio.create_task(asyncio.to_thread(worker.beat))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stepseven.worker%'"
+        await asyncio.to_thread(until, lambda: beat.done() or shelf.rows(waiting), "the beat neither waits nor ends")
+        assert not beat.done()
+        go.set()
+        await asyncio.gather(take, beat)
+    assert dead[-1]

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from stepseven.decide import sources
@@ -50,6 +51,7 @@ class Worker:
         self._sighted: dict[tuple[str, int], float] = {}  # others' sends in doubt, and since when we know of them
         self._doubted: set[str] = set()  # workers whose beat is too old by the clock, and was looked at once only
         self._strays: set[tuple[int, int]] = set()  # owned, but not in memory, at the last beat
+        self._counted: dict[int, int] = {}  # run no -> what the store was told of that
         self._lost: set[tuple[int, int]] = set()  # run no, fence of what is in memory, and a beat found to be another's
         self._confirmed: float | None = None
         self._stop = threading.Event()
@@ -122,6 +124,8 @@ class Worker:
         if lost and self.on_lost is not None:
             for run_no, why in self._who_took(lost).items():
                 self.on_lost(run_no, why)
+        with suppress(StoreUnavailable):  # the next beat does
+            self._count(owned)
 
     def _who_took(self, lost: list[int]) -> dict[int, str]:
         """Why each of these runs is no longer ours."""
@@ -149,13 +153,19 @@ class Worker:
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
         for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
             stray(tx, no, self.id, fence, now, self.executed_us(no))
-        for no, fence in owned.items():
-            if self.fences.get(no) == fence:  # a death loses two seconds of it, no more
-                tx.run(
-                    tx.sql.count_executing,
-                    {"run_no": no, "owner": self.id, "fence": fence, "executing_us": self.executed_us(no)},
-                )  # fmt: skip
         return owned, strays
+
+    def _count(self, owned: dict[int, int]) -> None:
+        """How long each run has been executing: a death loses two seconds of it, no more.
+
+        One by one: a row that is written to here holds up its run's steps until the commit.
+        """
+        counted = {no: self.executed_us(no) for no, fence in owned.items() if self.fences.get(no) == fence}
+        for no, executing_us in counted.items():
+            if executing_us > self._counted.get(no, 0):
+                params = {"run_no": no, "owner": self.id, "fence": owned[no], "executing_us": executing_us}
+                self.store.write_now(partial(_count_executing, params=params), durable=False, client=None)
+        self._counted = counted
 
     def executed_us(self, run_no: int) -> int:
         """How long a run has been executing, as far as this process knows."""

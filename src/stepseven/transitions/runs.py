@@ -108,7 +108,7 @@ def is_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str])
     if not seems_dead(tx, owner, now_us, proven_dead):
         return False
     held = None if owner is None or owner in proven_dead else tx.one(tx.sql.worker_held, {"id": owner, "now": now_us})
-    return held is None or held["silent_us"] > LEASE_US
+    return held is None or is_gone(held, proven_dead)
 
 
 def seems_dead(tx: Tx, owner: str | None, now_us: int, proven_dead: Container[str]) -> bool:
