@@ -411,6 +411,8 @@ class Layer:
         whose = (await self.store.read(lambda tx: runs.known(tx, run_id)))["client_id"]
         status = RunStatus(await self.store.write(unit, durable=True, client=whose))
         self._driver.cancelled(run_id, why)
+        for below in await self.store.read(lambda tx: family.live_descendants(tx, runs.known(tx, run_id)["no"])):
+            self._driver.cancelled(below["id"], f"run {run_id}, which started it, was cancelled: {why}")
         return status
 
     async def fork(self, run_id: str, *, from_step: str, inputs: Mapping[str, Any] | None = None) -> RunInfo:

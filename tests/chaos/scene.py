@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from stepseven.layer import open_store
-from stepseven.store.base import Row, Tx, Values
+from stepseven.store.base import Row, Store, Tx, Values
 from stepseven.store.statements import SEQ_BITS, Statements
 from stepseven.transitions.state import Hold, Record
 from tests.chaos.desk import NOW_US, Desk, Notes
 from tests.chaos.history import MODELS, faults
+from tests.servers.shared import servers
 
 P = r"(?::{0}|%\({0}\)s|\?|%s)"  # a parameter, in the four ways it is written
 
@@ -44,19 +49,64 @@ def speak(store: Any, sql: Statements) -> None:
         store._desk._records = frozenset(store._desk.free)
 
 
+class Stores:
+    """Three stores on one database, which is wiped before each scene: a new database for each would take seconds."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._stores = [open_store(url) for _ in range(3)]
+        self._sql = self._stores[0].sql
+
+    def scene(self) -> Scene:
+        """A new scene, in an empty database, with all conditions in their places."""
+        self._wipe()
+        for store in self._stores:
+            speak(store, self._sql)
+        return Scene(self._stores)
+
+    def _wipe(self) -> None:
+        if self.url.startswith("sqlite"):
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection, connection:
+                tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+                for name in {str(row[0]) for row in tables} - {"store"}:
+                    connection.execute(f"DELETE FROM {name}")
+            return
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            connection.execute("SET LOCAL session_replication_role = replica")  # no foreign keys, no order
+            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stepseven'")
+            for name in {str(row[0]) for row in tables} - {"store"}:
+                connection.execute(f"DELETE FROM stepseven.{name}")
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@contextmanager
+def kept_database(name: str) -> Iterator[str]:
+    """A PostgreSQL database for all tests of a file."""
+    import psycopg
+
+    own = f"chaos_{name}_{os.getpid()}"
+    with psycopg.connect(servers().url(), autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {own}")
+        try:
+            yield servers().url(own)
+        finally:
+            server.execute(f"DROP DATABASE {own} WITH (FORCE)")
+
+
 class Scene:
     """Two workers and a person on one database, and what they were told."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, stores: Sequence[Store]) -> None:
         self.notes = Notes()
-        self.stores = [open_store(url) for _ in range(3)]
+        self.stores = stores
         self.a, self.b, self.ann = (Desk(s, name, self.notes) for s, name in zip(self.stores, ("w_a", "w_b", "ann"), strict=True))
         self.no = self.a.admit("r1")["no"]
         self.wrong: list[str] = []
-
-    def close(self) -> None:
-        for store in self.stores:
-            store.close()
 
     def weaken(self, name: str, *conditions: str, by: str | None = None) -> None:
         """From now on these conditions of a statement are always met; or *by* stands in their place."""

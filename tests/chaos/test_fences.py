@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -29,9 +29,9 @@ from tests.chaos.scene import (
     SEEN,
     TRIES,
     WAITING,
-    Scene,
+    Stores,
+    kept_database,
 )
-from tests.servers import databases
 
 # -- the whole list -----------------------------------------------------------------------------------------------------------
 
@@ -80,30 +80,29 @@ def test_no_condition_is_forgotten() -> None:
     assert {pair for pair in shown if pair not in there} == set(), "shown, but not there"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    """Two workers and a person on a new database."""
-    on_file = request.param == "sqlite"
-    made = Scene(f"sqlite:///{tmp_path / 's7.db'}" if on_file else databases.new_database("fences", pooled=False))
-    yield made
-    made.close()
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    """Stores on one database."""
+    with ExitStack() as cleanup:
+        on_file = request.param == "sqlite"
+        folder = tmp_path_factory.mktemp("fences")
+        made = Stores(f"sqlite:///{folder / 's7.db'}" if on_file else cleanup.enter_context(kept_database("fences")))
+        cleanup.callback(made.close)
+        yield made
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_condition_is_needed(name: str, scene: Scene, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_each_condition_is_needed(name: str, stores: Stores) -> None:
     """With its condition a statement refuses who is too late; without it the history cannot have happened."""
     case = CASES[name]
-    on_file = scene.a.store.url.startswith("sqlite")
-    if on_file and "_free" in name:
+    if stores.url.startswith("sqlite") and "_free" in name:
         pytest.skip("SQLite has one statement for both: how a commit waits is said outside")
-    case.play(scene)
-    assert scene.verdict() == []
+    whole = stores.scene()
+    case.play(whole)
+    assert whole.verdict() == []
 
-    weak = Scene(f"sqlite:///{tmp_path / 'weak.db'}" if on_file else databases.new_database("weak", pooled=False))
-    try:
-        for statement, conditions in case.conditions.items():
-            weak.weaken(statement, *conditions)
-        case.play(weak)
-        assert weak.verdict(), "nothing shows that the condition is gone"
-    finally:
-        weak.close()
+    weak = stores.scene()
+    for statement, conditions in case.conditions.items():
+        weak.weaken(statement, *conditions)
+    case.play(weak)
+    assert weak.verdict(), "nothing shows that the condition is gone"

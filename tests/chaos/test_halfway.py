@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,8 +16,7 @@ from stepseven.store.statements import SEQ_BITS, Statements, statements
 from stepseven.transitions import effects, steps
 from stepseven.transitions.state import Hold, Record, steps_range
 from tests.chaos.desk import NOW_US, Everyone, intent
-from tests.chaos.scene import FAILED_TRY, Scene, at_work, map_of
-from tests.servers import databases
+from tests.chaos.scene import FAILED_TRY, Scene, Stores, at_work, kept_database, map_of
 from tests.servers.programs import until
 
 
@@ -86,24 +86,32 @@ def _read_of(hold: Hold) -> Record:
     return replace(map_of(hold), id=hold.run_no << SEQ_BITS | 2, name="look", key="r")
 
 
+@pytest.fixture(scope="module")
+def stores() -> Iterator[Stores]:
+    """Stores on one database."""
+    with kept_database("halfway") as url:
+        made = Stores(url)
+        yield made
+        made.close()
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("name", HALFWAY)
-def test_what_is_not_committed_keeps_its_run(name: str) -> None:
+def test_what_is_not_committed_keeps_its_run(name: str, stores: Stores) -> None:
     """While a write is not committed nobody takes its run over: else the new owner would begin without it."""
     for held in (True, False):
-        s = Scene(databases.new_database(f"held{int(held)}", pooled=False))
-        try:
-            if not held:
-                s.weaken(name, r"FOR SHARE(?: OF r)?", by="")
-            _halfway(s, HALFWAY[name])
-            assert (s.wrong == []) is held, s.wrong
-        finally:
-            s.close()
+        s = stores.scene()
+        if not held:
+            s.weaken(name, r"FOR SHARE(?: OF r)?", by="")
+        _halfway(s, HALFWAY[name])
+        assert (s.wrong == []) is held, s.wrong
 
 
 @pytest.mark.postgres
 def test_every_statement_that_holds_its_run_is_tried() -> None:
     """The list above is whole."""
     sql = statements(POSTGRES)
-    holding = {field.name for field in fields(Statements) if "FOR SHARE" in getattr(sql, field.name)}
+    holding = {
+        field.name for field in fields(Statements) if re.search(r"fence = .*FOR SHARE", getattr(sql, field.name), re.DOTALL)
+    }
     assert {name.removesuffix("_free") for name in holding} == set(HALFWAY)

@@ -84,7 +84,6 @@ def dying(path: Path, at: int, side: str, use: Callable[[Layer], Coroutine[Any, 
         except Crash:
             return None
         finally:
-            layer.services.worker._stop.set()
             hang_up(layer)
 
     try:

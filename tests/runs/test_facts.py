@@ -299,7 +299,6 @@ def test_own_words_move_what_is_seen_from_there_on(tmp_path: Path, write: int, a
         try:
             await through(layer)
         finally:
-            layer.services.worker._stop.set()
             hang_up(layer)
 
     async def second() -> list[Any]:

@@ -72,7 +72,11 @@ def die_after(layer: Layer, appends: int) -> None:
 
 
 def hang_up(layer: Layer) -> None:
-    """The end of a process closes its connections to a server; to a file there are none."""
+    """The end of a process ends its heartbeat, and closes its connections to a server; to a file there are none."""
+    worker = layer.services.worker
+    worker._stop.set()
+    if worker._thread is not None:  # a beat under way would register it again, after its row was buried
+        worker._thread.join()
     if databases.kind() != "sqlite":
         layer.store.close()
 
@@ -89,7 +93,6 @@ def until_crash(path: Path, appends: int, use: Callable[[Layer], Coroutine[Any, 
         except Crash:
             return None
         finally:
-            layer.services.worker._stop.set()
             hang_up(layer)
 
     try:

@@ -134,7 +134,8 @@ async def test_a_worker_that_wakes_while_its_run_is_being_taken_waits_for_that(p
         beat = asyncio.create_task(asyncio.to_thread(worker.beat))
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stepseven.worker%'"
         await asyncio.to_thread(until, lambda: beat.done() or shelf.rows(waiting), "the beat neither waits nor ends")
-        assert not beat.done()
+        waited = not beat.done()
         go.set()
         await asyncio.gather(take, beat)
+    assert waited
     assert dead[-1]

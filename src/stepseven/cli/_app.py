@@ -55,8 +55,14 @@ def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
     """The commands as ``--help`` groups them."""
     return {
         "Try it": {"demo": demo.demo, "init": init.init},
-        "Run": {"run": run.run, "resume": run.resume, "start": run.start, "worker": worker.worker,
-                "cancel": run.cancel, "fork": run.fork},
+        "Run": {
+            "run": run.run,
+            "resume": run.resume,
+            "start": run.start,
+            "worker": worker.worker,
+            "cancel": run.cancel,
+            "fork": run.fork,
+        },
         "Look": {"show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
         "Decide": {"inbox": inbox.inbox, "answer": inbox.answer},
         "The store": {"doctor": doctor.doctor, "prune": keep.prune, "migrate": store_commands.migrate},

@@ -255,6 +255,10 @@ def taken_by(tx: Tx, run: Row | None, now_us: int) -> str:
     return "it was released" if owner is None else f"{named(tx, owner, now_us)} took it over"
 
 
+def _count_executing(tx: Tx, *, params: dict[str, Any]) -> None:
+    tx.run(tx.sql.count_executing, params)
+
+
 def stray(  # noqa: PLR0913, PLR0917 - a statement's parameters
     tx: Tx, run_no: int, owner: str, fence: int, now_us: int, executed_us: int, reason: str = "its execution broke off"
 ) -> None:
