@@ -17,6 +17,7 @@ from tests.workers.world import World
 
 pytestmark = [pytest.mark.faketime, pytest.mark.timeout(170)]
 LONG = {"TEST_PROBED_S": "45"}  # longer than all that happens before the frozen ones go on, on a slow machine, too
+PATIENT = "tests.workers.patient"
 JUMPS = {"ahead": "+10d", "behind": "-1h"}
 LIBRARY = "libfaketime.so.1"
 
@@ -52,7 +53,7 @@ def _played(world: World, play: Callable[..., Player], store: Shelf, folder: Pat
     for name in JUMPS:
         world.hold(f"/ran/between.long-{name}.{name}")
         world.hold(f"/ran/between.late-{name}.{name}-frozen")
-        jumpers[name] = worker(play, name, store, 1, **faked(folder / name), **LONG)
+        jumpers[name] = worker(play, name, store, 1, entry=PATIENT, **faked(folder / name), **LONG)
         store.start(HOW["keyed"](ref=f"long-{name}"), f"long-{name}")
         until(lambda name=name: world.arrived(f"/ran/between.long-{name}.{name}"), f"{name} does not get there")  # type: ignore[misc]
     for name, jump in JUMPS.items():
@@ -61,7 +62,7 @@ def _played(world: World, play: Callable[..., Player], store: Shelf, folder: Pat
     for name, jump in JUMPS.items():
         env = faked(folder / f"{name}-frozen")
         (folder / f"{name}-frozen").write_text(f"{jump}\n")  # already when it makes its claim
-        frozen[name] = worker(play, f"{name}-frozen", store, 1, **env, **LONG)
+        frozen[name] = worker(play, f"{name}-frozen", store, 1, entry=PATIENT, **env, **LONG)
         store.start(HOW["probed"](ref=f"late-{name}"), f"late-{name}")
         until(lambda name=name: world.arrived(f"/ran/between.late-{name}.{name}-frozen"), f"{name} does not get there")  # type: ignore[misc]
     for player in frozen.values():

@@ -9,7 +9,7 @@ import pytest
 from tests.servers.programs import until
 from tests.workers.cast import id_of, players, shelf, worker
 from tests.workers.subject import HOW
-from tests.workers.test_clocks import LONG, faked
+from tests.workers.test_clocks import LONG, PATIENT, faked
 from tests.workers.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -43,7 +43,7 @@ def test_by_the_wall_clock_an_early_look_would_be_believed(tmp_path: Path):
         world.hold("/ran/between.A.frozen")
         env = faked(tmp_path / "clock")
         (tmp_path / "clock").write_text("-1h\n")
-        frozen = worker(play, "frozen", store, 1, **env, **LONG)
+        frozen = worker(play, "frozen", store, 1, entry=PATIENT, **env, **LONG)
         store.start(HOW["probed"](ref="A"), "A")
         until(lambda: world.arrived("/ran/between.A.frozen"), "it does not get there")
         frozen.freeze()

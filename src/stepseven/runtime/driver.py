@@ -27,6 +27,8 @@ from stepseven.transitions.state import Hold, Loaded, load
 from stepseven.transitions.taking import Batch, Wanting
 
 POLL_S = 0.25
+PAID_PATIENCE_S = 30.0  # as long as a write may take that says nothing else
+DRAIN_LOOK_S = 0.02
 RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
 
 
@@ -207,9 +209,22 @@ class Driver:
             await asyncio.shield(self._batch)
 
     async def put_down(self, run_ids: Collection[str], why: str) -> None:
-        """Give back runs that a worker took; writes in flight are finished and recorded first."""
+        """Give back runs that a worker took, each as soon as it can be: writes and paid reads in hand are finished first.
+
+        A free read in hand is not waited for: whoever takes the run reads again.
+        """
         mine = [driven for run_id in run_ids if (driven := self._mine(run_id)) is not None]
-        await self._release(mine, why)
+        await asyncio.gather(*(self._put_down(driven, why) for driven in mine))
+
+    async def _put_down(self, driven: Driven, why: str) -> None:
+        give_up = asyncio.get_running_loop().time() + PAID_PATIENCE_S
+        if driven.execution is not None:
+            driven.execution.draining = True
+        while (execution := driven.execution) is not None and execution.paying:  # it may begin anew meanwhile
+            if asyncio.get_running_loop().time() > give_up:
+                break  # it is on record that it had begun
+            await asyncio.sleep(DRAIN_LOOK_S)
+        await self._release([driven], why)
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 

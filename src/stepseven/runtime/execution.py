@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import EffectKind, WaitingFor
 from stepseven.runtime import files, reading, refusing, remembering, writing
-from stepseven.runtime.calls import Deferred, Refusal, identify
+from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
 from stepseven.runtime.place import Place
@@ -45,6 +45,16 @@ class Execution(RunMemory):
         refusing.check_place(step, here)
         answer = reading.read if step.settings.effect is EffectKind.READ else writing.write
         return identify(step, here, args, kwargs, answer if step.settings.remember is None else remembering.remembered(answer))
+
+    async def may_begin(self, call: Call) -> None:
+        """Whether a step that is not on record may begin. Where its run is about to be given back it never does.
+
+        Raises:
+            Superseded: the run is being put away, or was taken over.
+        """
+        self.check()
+        if self.draining and call.place.attempt is None:  # what a step in hand calls belongs to it
+            await self.forever()
 
     async def shared(self, flight: Flight) -> None:
         """Wait for a call in flight that will leave the record we want."""

@@ -115,6 +115,8 @@ class RunMemory:
         self.lost: str | None = None
         self.broken: StoreUnavailable | None = None
         self.releasing: str | None = None
+        self.draining = False  # what has not begun yet begins elsewhere
+        self.paying = 0  # paid reads in hand
         self.restarting = False
         self._begun_at: tuple[int, int, int] | None = None
         self._begun_set: set[str] = set()

@@ -57,7 +57,7 @@ async def read(ex: Execution, call: Call) -> Any:
                 return await _unreadable(ex, call, changed)
             if known is not _MISSING:
                 return known
-        ex.check()
+        await ex.may_begin(call)
         flight = ex.flights.get(key)
         if flight is None:
             break

@@ -152,7 +152,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
 
     worker = ex.services.worker
     if not worker.may_act(ex.hold.run_no, ex.hold.fence):  # it stood still: the gate would stop what begins before a beat
-        await asyncio.to_thread(worker.beat)
+        await asyncio.to_thread(worker.beat, early=True)
     claim: Claim = await ex.write(unit, durable=True)
     if claim.verdict is not Verdict.GO:
         return claim

@@ -110,17 +110,21 @@ class Worker:
         """Whether this process has executed runs."""
         return self._thread is not None
 
-    def beat(self) -> None:
-        """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent."""
+    def beat(self, *, early: bool = False) -> None:
+        """Say that we live, and find out which runs are no longer ours. A beat that fails is a beat not sent.
+
+        *early*: before its time, when we stood still. What is just being taken is no stray because of that.
+        """
         sent, mine = self.edge.since_boot(), dict(self.fences)
         try:
-            owned, self._strays = self.store.write_now(self._beat, durable=False, client=None)
+            owned, strays = self.store.write_now(partial(self._beat, early=early), durable=False, client=None)
         except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
             return
         # Only what was ours before the beat can have been found lost by it; and its gate is shut before the others open again.
         lost = [no for no, fence in mine.items() if owned.get(no) != fence and self.fences.get(no) == fence]
         self._lost = {known for known in self._lost if self.fences.get(known[0]) == known[1]} | {(no, mine[no]) for no in lost}
-        self._confirmed = sent
+        self._confirmed = max(sent, self._confirmed or sent)  # a beat from before a standstill may come back after a later one
+        self._strays = self._strays if early else strays
         if lost and self.on_lost is not None:
             for run_no, why in self._who_took(lost).items():
                 self.on_lost(run_no, why)
@@ -139,7 +143,7 @@ class Worker:
         except StoreUnavailable:  # lost they are, whoever has them
             return dict.fromkeys(lost, "another worker took it over")
 
-    def _beat(self, tx: Tx) -> tuple[dict[int, int], set[tuple[int, int]]]:
+    def _beat(self, tx: Tx, *, early: bool = False) -> tuple[dict[int, int], set[tuple[int, int]]]:
         """What we own, and the strays among it: those still there at the next beat are given back."""
         now = self.edge.now_us()
         if not tx.run(tx.sql.beat, {"id": self.id, "now": now, "zombies": self.zombies}):
@@ -151,7 +155,7 @@ class Worker:
                 self._write_row(tx, modules)  # a source that was not known before is at work somewhere: it is kept in mind
         owned = {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
-        for no, fence in strays & self._strays:  # not those just being taken: they are in memory by the next beat
+        for no, fence in () if early else strays & self._strays:  # not those just being taken: they are in memory by the next beat
             stray(tx, no, self.id, fence, now, self.executed_us(no))
         return owned, strays
 

@@ -96,6 +96,7 @@ async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, An
     started_us = ex.now_us()
     attempt = attempt_for(ex, call, move)
     begun = await _begin(ex, call, move) if call.step.settings.cost is not None or _paid_before(ex, call) else None
+    ex.paying += begun is not None
     try:
         value = await reading.run_once(ex, call, function_for(call, move.approach), attempt)
         record, text, value = reading.made(ex, call, value, attempt, started_us, approach=move.approach)
@@ -109,6 +110,8 @@ async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, An
         durable = begun is not None or bool(record.usd) or fact is not None
         await ex.append(record, durable=durable, begun=begun, text=text, fact=fact)
         return True, value
+    finally:
+        ex.paying -= begun is not None
     await failed(ex, call, failure, attempt, started_us, move.approach, begun=begun)
     return False, None
 

@@ -46,7 +46,7 @@ async def write(ex: Execution, call: Call) -> Any:
             if value is not reading._MISSING:  # noqa: SLF001 - else its artifact is gone: the receipt is the same text
                 record.used = True
                 return value
-        ex.check()
+        await ex.may_begin(call)
         flight = ex.flights.get(lane)
         if flight is None:
             break
