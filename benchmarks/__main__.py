@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import rows_growth, rows_processes, rows_steps
+from benchmarks import rows_growth, rows_postgres, rows_processes, rows_steps
 from benchmarks.children import ROOT
 from benchmarks.measure import Goal, Line, Scale, fsync_us, load_average
 
@@ -33,6 +33,11 @@ ROWS: dict[str, Callable[[Scale], Awaitable[list[Line]]]] = {
     "idle": rows_processes.idle,
     "takeover": rows_processes.takeover,
     "import": rows_processes.imports,
+    "pg-steps": rows_postgres.steps,
+    "pg-at-once": rows_postgres.at_once,
+    "pg-runs": rows_postgres.ten_steps,
+    "pg-resume": rows_postgres.resume,
+    "pg-growth": rows_postgres.growth,
 }
 
 LATER = (

@@ -125,6 +125,19 @@ def floor_resume(path: str) -> None:
     asyncio.run(main())
 
 
+def floor_resume_postgres(url: str) -> None:
+    """The same, from PostgreSQL."""
+    import json
+    import sys
+
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = connection.execute("SELECT seq, out FROM steps WHERE run = %s ORDER BY seq", ("r",)).fetchall()
+    assert {seq: json.loads(out) for seq, out in rows}, sys.argv
+    _leave(0)
+
+
 def contend(url: str, client: str, seconds: str) -> None:
     """Read and write steps on a file that others write too."""
     from benchmarks.samples import contended
@@ -186,7 +199,7 @@ def idle(url: str, count: str, asking_s: str, idle_s: str) -> None:
 
 
 ROLES: dict[str, Callable[..., None]] = {
-    f.__name__: f for f in (run_and_hang, resume, floor_resume, contend, floor_contend, idle)
+    f.__name__: f for f in (run_and_hang, resume, floor_resume, floor_resume_postgres, contend, floor_contend, idle)
 }
 
 if __name__ == "__main__":

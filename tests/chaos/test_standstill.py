@@ -9,6 +9,7 @@ import pytest
 
 from stepseven import Layer, Run, attempt, step, workflow
 from stepseven.model import RunStatus
+from stepseven.transitions import runs
 
 sent: list[str | None] = []
 layers: list[Layer] = []
@@ -56,3 +57,37 @@ async def test_what_is_claimed_after_a_standstill_can_pass_the_gate(no_beats: No
     layers.clear()
     assert (outcome.status, outcome.value) == (RunStatus.DONE, 1), outcome
     assert sent == ["r/standstill.pay/1"]
+
+
+async def test_an_early_beat_takes_no_run_for_a_stray(no_beats: None, tmp_path: Path) -> None:
+    """A run that was just taken, and is not in memory yet, is not given back because beats come close together."""
+    async with Layer(f"sqlite:///{tmp_path / 's7.db'}") as layer:
+        worker = layer.services.worker
+        worker.start()
+        info = await layer.start(paying(), client="acme", run_id="r")
+
+        def taken(tx: Any) -> int | None:
+            run = runs.known(tx, info.run_id)
+            hold = runs.take(tx, run, worker.id, source_digest=None, now_us=layer.services.edge.now_us(), proven_dead=()).hold
+            return None if hold is None else hold.fence
+
+        fence = layer.store.write_now(taken, durable=True, client="acme")
+        for _ in range(3):
+            worker.beat(early=True)
+        assert layer.store.read_now(lambda tx: runs.known(tx, "r"))["owner"] == worker.id
+        worker.beat()
+        worker.beat()  # in their own time they do give it back
+        found = layer.store.read_now(lambda tx: runs.known(tx, "r"))
+        assert (found["owner"], found["fence"]) == (None, fence)
+
+
+async def test_a_beat_that_comes_back_late_is_no_younger_for_it(no_beats: None, tmp_path: Path) -> None:
+    """A beat sent before a standstill, heard of after a later one: the later one counts."""
+    async with Layer(f"sqlite:///{tmp_path / 's7.db'}") as layer:
+        worker = layer.services.worker
+        worker.start()
+        real, late = worker.edge.since_boot, [worker.edge.since_boot() - 60]
+        worker.edge.since_boot = lambda: late.pop() if late else real()  # type: ignore[method-assign]
+        worker.beat()
+        worker.edge.since_boot = real  # type: ignore[method-assign]
+        assert worker.may_act(1, 1)

@@ -27,6 +27,11 @@ class Block:
         return next((mark.removeprefix("file=") for mark in self.marks if mark.startswith("file=")), None)
 
     @property
+    def needs_postgres(self) -> bool:
+        """Whether it takes a PostgreSQL server to run it (``console postgres``)."""
+        return "postgres" in self.marks
+
+    @property
     def runs(self) -> bool:
         """Whether a reader can run it as it stands."""
         return self.language in ("python", "console") and "no-run" not in self.marks

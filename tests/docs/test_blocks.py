@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.docs.pages import Block, blocks, name_of, pages
+from tests.servers.databases import new_database
 
 PLAY = Path(__file__).with_name("play.py")
-LANGUAGES = {"python", "console", "text", "sh", "json", "sql", "toml"}
+LANGUAGES = {"python", "console", "text", "sh", "json", "sql", "toml", "ini"}
+DATABASE = "postgresql://agents@db.example/agents"  #: what pages call the reader's own
+PAGE_S = 240.0  # of patience: a page calls the command line twenty times, on a machine that does other things beside it
 
 #: what differs from run to run: ids, process numbers, dates, times, durations, folders
 _VARYING = (
@@ -47,24 +52,47 @@ def matches(shown: str, printed: str) -> bool:
 def played(page: Path, folder: Path) -> list[tuple[Block, dict[str, Any]]]:
     """Play a page in *folder*; each block that ran with what came of it."""
     todo = [block for block in blocks(page.read_text("utf-8")) if block.runs]
-    told = json.dumps([{"language": b.language, "body": b.body, "file": b.file, "line": b.line} for b in todo])
+    mine = new_database("page", schema=False) if any(block.needs_postgres for block in todo) else DATABASE
+    told = json.dumps([
+        {"language": b.language, "body": b.body.replace(DATABASE, mine), "file": b.file, "line": b.line} for b in todo
+    ])  # fmt: skip
     results = folder / "results.json"
     home = folder / "page"
     home.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith("STEPSEVEN_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `stepseven` of this environment
     env = {**kept, "PATH": path, "USER": "ann", "COLUMNS": "100", "NO_COLOR": "1"}
-    child = subprocess.run(
-        [sys.executable, "-W", "error", str(PLAY), str(results)], input=told, cwd=home, env=env, capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
-    assert results.exists(), child.stdout + child.stderr
-    return list(zip(todo, json.loads(results.read_text("utf-8")), strict=False))
+    with (folder / "told").open("w+") as said, subprocess.Popen(
+        [sys.executable, "-W", "error", str(PLAY), str(results)], stdin=subprocess.PIPE, stdout=said, stderr=said, cwd=home, env=env,
+        text=True, start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            child.communicate(told, timeout=PAGE_S)
+        finally:
+            with suppress(ProcessLookupError):  # workers that the page started, where it broke off before it stopped them
+                os.killpg(child.pid, signal.SIGKILL)
+        said.seek(0)
+        assert results.exists(), said.read()
+    return [(block, _as_in_the_page(result, mine)) for block, result in zip(todo, json.loads(results.read_text()), strict=False)]
+
+
+def _as_in_the_page(result: dict[str, Any], mine: str) -> dict[str, Any]:
+    return {**result, "output": result["output"].replace(mine, DATABASE)}
+
+
+def playable() -> list[Any]:
+    """The pages with something to run; those that need a server are skipped where there is none."""
+    made = []
+    for page in pages():
+        ran = [block for block in blocks(page.read_text("utf-8")) if block.runs]
+        marks = [pytest.mark.postgres] if any(block.needs_postgres for block in ran) else []
+        made += [pytest.param(page, marks=marks, id=name_of(page))] if ran else []
+    return made
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", [p for p in pages() if any(b.runs for b in blocks(p.read_text("utf-8")))], ids=name_of)
+@pytest.mark.timeout(PAGE_S + 60)
+@pytest.mark.parametrize("page", playable())
 def test_what_a_page_shows_runs_and_prints_what_it_says(page: Path, tmp_path: Path):
     """Every block of a page runs in order, in an empty folder, and prints what the page shows under it."""
     text = page.read_text("utf-8")

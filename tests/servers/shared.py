@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -41,13 +42,16 @@ class Shared:
 
 
 def open_session() -> Path | None:
-    """Make this process a session, unless it belongs to one; the new folder, which ``close_session`` removes."""
+    """Make this process a session, unless it belongs to one; its folder, which is made when somebody needs servers."""
     if SESSION in os.environ:
         return None
-    folder = Path(tempfile.mkdtemp(prefix="stepseven-servers-"))
-    (folder / "owner").write_text(str(os.getpid()))
+    folder = Path(tempfile.gettempdir(), f"stepseven-servers-{secrets.token_hex(4)}-{os.getpid()}")
     os.environ[SESSION] = str(folder)
     return folder
+
+
+def _owner(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
 
 
 def close_session(folder: Path) -> None:
@@ -65,6 +69,7 @@ def close_session(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -106,7 +111,7 @@ def keep(folder: Path) -> None:
     (folder / "keeper").write_text(str(os.getpid()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the context managers below end what they started
     try:
-        owner = os.pidfd_open(int((folder / "owner").read_text()))
+        owner = os.pidfd_open(_owner(folder))
         with Cluster() as cluster, Bouncer(cluster.port) as bouncer:
             made = folder / "servers.json.new"
             made.write_text(json.dumps({"port": cluster.port, "pooled_port": bouncer.port}))

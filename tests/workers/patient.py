@@ -1,4 +1,4 @@
-"""The command line under faketime: libfaketime lets Python's ``time.sleep`` (an absolute ``clock_nanosleep``) fail with EINVAL."""
+"""The command line under faketime, which lets Python's ``time.sleep`` (an absolute ``clock_nanosleep``) fail with EINVAL."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
@@ -22,6 +23,9 @@ from stepseven.transitions.state import Hold
 BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
 SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
+
+
+_log = logging.getLogger("stepseven.worker")
 
 
 class Housekeeping(Protocol):
@@ -101,7 +105,10 @@ class Worker:
 
     def _beat_loop(self) -> None:
         while not self._stop.wait(BEAT_S):
-            self.beat()
+            try:
+                self.beat()
+            except Exception:  # a thread that is gone never beats again: it says so, and the next one may get through
+                _log.exception("worker %s could not beat: if this goes on, others take its runs over", self.id)
             if self.housekeeping is not None:
                 self.housekeeping.begin()
 
@@ -118,7 +125,7 @@ class Worker:
         sent, mine = self.edge.since_boot(), dict(self.fences)
         try:
             owned, strays = self.store.write_now(partial(self._beat, early=early), durable=False, client=None)
-        except Exception:  # noqa: BLE001 - the store is away: the lease runs out and gates close, which is the safe end
+        except StoreUnavailable:  # the lease runs out and gates close, which is the safe end
             return
         # Only what was ours before the beat can have been found lost by it; and its gate is shut before the others open again.
         lost = [no for no, fence in mine.items() if owned.get(no) != fence and self.fences.get(no) == fence]
@@ -155,7 +162,8 @@ class Worker:
                 self._write_row(tx, modules)  # a source that was not known before is at work somewhere: it is kept in mind
         owned = {row["no"]: row["fence"] for row in tx.all(tx.sql.owned_runs, {"owner": self.id})}
         strays = {(no, fence) for no, fence in owned.items() if no not in self.fences}
-        for no, fence in () if early else strays & self._strays:  # not those just being taken: they are in memory by the next beat
+        # Not those just being taken: they are in memory by the next beat, if that comes in its time.
+        for no, fence in () if early else strays & self._strays:
             stray(tx, no, self.id, fence, now, self.executed_us(no))
         return owned, strays
 
