@@ -24,7 +24,6 @@ BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
 SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
 
-
 _log = logging.getLogger("stepseven.worker")
 
 
@@ -107,7 +106,7 @@ class Worker:
         while not self._stop.wait(BEAT_S):
             try:
                 self.beat()
-            except Exception:  # a thread that is gone never beats again: it says so, and the next one may get through
+            except Exception:  # noqa: BLE001 - a thread that is gone never beats again: it says so, and the next one may get through
                 _log.exception("worker %s could not beat: if this goes on, others take its runs over", self.id)
             if self.housekeeping is not None:
                 self.housekeeping.begin()
