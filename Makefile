@@ -22,8 +22,10 @@ demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 # a third time through PgBouncer. What takes longest there is left to `make soak`. The servers are the session's own; where
 # their programs cannot be installed, the tests that need them are skipped and say so.
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
-ON_POSTGRES := tests/runs tests/workers
-ON_POOLED := tests/workers $(addprefix tests/runs/test_,approve_together.py children.py effects.py effects_death.py \
+# The other files of tests/workers and tests/chaos choose their databases themselves: they run with `make sqlite`.
+WORKERS := $(addprefix tests/workers/test_,worker.py takeover.py stop.py stop_in_hand.py deploy.py)
+ON_POSTGRES := tests/runs $(WORKERS)
+ON_POOLED := $(WORKERS) $(addprefix tests/runs/test_,approve_together.py children.py effects.py effects_death.py \
 	effects_end.py effects_keys.py facts.py limits.py map.py memory.py questions.py replay.py undo.py)
 
 test: $(VENV)/.dev ## every test but the soak tests, on SQLite, PostgreSQL, and PostgreSQL behind PgBouncer

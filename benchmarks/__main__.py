@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import rows_growth, rows_postgres, rows_processes, rows_steps
+from benchmarks import rows_growth, rows_postgres, rows_processes, rows_steps, rows_workers
 from benchmarks.children import ROOT
 from benchmarks.measure import Goal, Line, Scale, fsync_us, load_average
 
@@ -38,13 +38,13 @@ ROWS: dict[str, Callable[[Scale], Awaitable[list[Line]]]] = {
     "pg-runs": rows_postgres.ten_steps,
     "pg-resume": rows_postgres.resume,
     "pg-growth": rows_postgres.growth,
+    "workers": rows_workers.many,
+    "takes": rows_workers.takes,
+    "idle-worker": rows_workers.idle,
+    "takeovers": rows_workers.takeover,
 }
 
 LATER = (
-    "read and write step, Postgres",
-    "4 workers × 25 runs vs 1; runs taken per second",
-    "takeover by a worker, default settings; clean stop",
-    "idle worker with parked runs",
     "plan of 10,000 records; mover; review",
     "pages and lists with 100,000 runs",
     "begin + complete over HTTP",

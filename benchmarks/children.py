@@ -45,6 +45,14 @@ class Child:
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """SIGTERM, as whatever runs services sends it."""
+        self._process.terminate()
+
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self._process.kill()
@@ -198,8 +206,41 @@ def idle(url: str, count: str, asking_s: str, idle_s: str) -> None:
     asyncio.run(main())
 
 
+def worker(url: str, concurrency: str, linger: str = "") -> None:
+    """A worker; it says when something of ``held`` or ``lingers`` began."""
+    from benchmarks.samples import CLOCK
+    from stepseven import Layer
+
+    CLOCK.began, CLOCK.linger = lambda: say(event="began"), bool(linger)
+
+    async def main() -> None:
+        async with Layer(url) as layer:
+            say(event="ready")
+            await asyncio.to_thread(wait_for_go)
+            await layer.worker("benchmarks.samples", concurrency=int(concurrency)).run_until_signalled()
+            say(event="stopped")
+
+    asyncio.run(main())
+
+
+def idle_worker(url: str, seconds: str) -> None:
+    """A worker that has nothing to do: what it holds, and what it takes of a core."""
+    from benchmarks.measure import resident_bytes
+    from stepseven import Layer
+
+    async def main() -> None:
+        async with Layer(url) as layer, layer.worker("benchmarks.samples"):
+            await asyncio.sleep(4.0)  # it has looked in vain, and does so at its slowest pace
+            gc.collect()
+            used, began = process_time(), perf_counter()
+            await asyncio.sleep(float(seconds))
+            say(cpu=(process_time() - used) / (perf_counter() - began), resident=resident_bytes())
+
+    asyncio.run(main())
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    f.__name__: f for f in (run_and_hang, resume, floor_resume, floor_resume_postgres, contend, floor_contend, idle)
+    f.__name__: f for f in (run_and_hang, resume, floor_resume, floor_resume_postgres, contend, floor_contend, idle, worker, idle_worker)
 }
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ async def resume(scale: Scale) -> list[Line]:
     with Child("run_and_hang", url, "r", n) as child:
         child.hear()
         child.kill()
-    for number in range(scale.pick(5, 3)):
-        for who, role, *arguments in (("ours", "resume", url, "r"), ("floor", "floor_resume_postgres", floor_url)):
+    for number in range(scale.pick(5, 3)):  # each on a copy: a run that breaks off thrice asks a person
+        for who, role, *arguments in (("ours", "resume", server.copy(url), "r"), ("floor", "floor_resume_postgres", floor_url)):
             with Child(role, *arguments) as child:
                 said = child.hear()
                 if number:  # the first one compiles

@@ -20,6 +20,8 @@ class Clock:
     bodies: list[float] = field(default_factory=list)  #: when the last timed step's body started and ended
     between: Callable[[], None] | None = None  #: called after each lap of ``reads``, before the next begins
     together: asyncio.Barrier | None = None  #: runs that are to take their first step at the same time
+    began: Callable[[], None] | None = None  #: called when a run of ``held`` begins, or the step of ``lingers``
+    linger: bool = False  #: the step of ``lingers`` does not end in this process
     arrived: Callable[[int], None] | None = None  #: called inside ``visible`` with its ``i``
 
     def lap(self) -> None:
@@ -136,6 +138,31 @@ async def reads_then_asks(run: Run, n: int) -> str:
 async def parked(run: Run, number: int) -> str:
     """Waits for a person, for ever."""
     return str(await run.ask(f"Go on with {number}?", options=["yes", "no"]))
+
+
+@workflow
+async def held(_run: Run) -> None:
+    """Stays in memory, for ever."""
+    if CLOCK.began is not None:
+        CLOCK.began()
+    await asyncio.Event().wait()
+
+
+@step
+async def lingering() -> int:
+    if CLOCK.began is not None:
+        CLOCK.began()
+    if CLOCK.linger:
+        await asyncio.Event().wait()
+    return 1
+
+
+@workflow
+async def lingers(_run: Run, n: int) -> int:
+    """*n* read steps, and one that takes as long as it is told."""
+    for i in range(n):
+        await fetch(i)
+    return await lingering()
 
 
 @workflow

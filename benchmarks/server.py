@@ -43,6 +43,14 @@ def database() -> str:
     return cluster().url(name)
 
 
+def copy(url: str) -> str:
+    """A database as it is, once more. Nobody is connected to it."""
+    name = f"bench{next(_number)}"
+    with cluster().connect() as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {url.rsplit('/', 1)[1]}")
+    return cluster().url(name)
+
+
 def drop(url: str) -> None:
     """Away with it: what is left behind is what the server's background has to do during the next round."""
     with cluster().connect() as connection:

@@ -323,7 +323,7 @@ class Layer:
         """
         here = self._driver.where(run_id)
         now = self.services.edge.now_us()
-        dead = self.services.worker.dead_workers
+        dead = self.services.worker.reported_dead
         return await self.store.read(lambda tx: explain.why(tx, run_id, now, dead(tx), here))
 
     async def runs(
@@ -529,9 +529,10 @@ class Layer:
 
     def _close(self) -> None:
         self._retention.stop()
-        if self.services.worker.beating and self.services.worker.housekeeping is not None:
+        worker = self.services.worker
+        if worker.beating and not worker.stranded and worker.housekeeping is not None:
             self._retention.at_exit()
-        self.services.worker.stop()
+        worker.stop()
         self.store.close()
 
 

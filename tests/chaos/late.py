@@ -8,9 +8,12 @@ from typing import Any
 
 from stepseven.decide.escalate import Draft
 from stepseven.model import EffectState, RunStatus
+from stepseven.store.base import Later, Tx
+from stepseven.store.statements import SEQ_BITS
 from stepseven.transitions import effects, questions, runs, steps
+from stepseven.transitions.effects import Verdict
 from stepseven.transitions.restoring import Gap
-from stepseven.transitions.state import Hold
+from stepseven.transitions.state import Hold, Record
 from tests.chaos.desk import NOW_US, Desk, ask, begin_attempt, intent
 from tests.chaos.scene import (
     FAILED_TRY,
@@ -78,11 +81,33 @@ def _counts(desk: Desk, hold: Hold) -> None:
     desk.touch(hold, lambda tx: tx.run(tx.sql.count_executing, params), bool)
 
 
+def _claims_anew(desk: Desk, hold: Hold) -> None:
+    desk.touch(hold, lambda tx: effects.claim_new(tx, hold, intent("k1"), "c_1", NOW_US)[1], lambda w: w.rows_written() == 1)
+
+
+def _settles_with_its_record(desk: Desk, hold: Hold) -> None:
+    desk.touch(hold, lambda tx: claimed_and_settled(tx, hold), lambda each: [w.rows_written() for w in each] == [1, 1])
+
+
+def claimed_and_settled(tx: Tx, hold: Hold) -> tuple[Later, Later]:
+    """A claim that was made while the run was its sender's; and its record and receipt now."""
+    row = {**effects._claim_row(hold, intent("k1"), "c_1", NOW_US), "generation": 1}
+    tx.run(tx.sql.insert_claim, row)
+    return effects.settle_with(tx, hold, effects._claimed(Verdict.GO, row), receipted(hold), '"ra"')
+
+
+def receipted(hold: Hold) -> Record:
+    """The record of a send."""
+    return replace(map_of(hold), id=hold.run_no << SEQ_BITS | 9, name="pay", key="k1", state="done", effect="write", inputs="digest")
+
+
 #: statement: what is done by it under a hold
 FENCED: dict[str, Act] = {
     "guard_run": lambda desk, hold: ask(desk, hold, "q1"),
     "guard_run: a try's end": _ends_attempt,
     "guard_effect": lambda desk, hold: desk.claim(hold, "k1", "c_1"),
+    "claim_new": _claims_anew,
+    "append_settled": _settles_with_its_record,
     "append_read": lambda desk, hold: desk.append(hold),
     "append_step": lambda desk, hold: desk.append(hold, paid=True),
     "begin_attempt": begin_attempt,
@@ -187,6 +212,14 @@ def _two_receipts(s: Scene) -> None:
     _, held = _claimed(s)
     s.a.settle("k1", held, "ra")
     s.b.settle("k1", held, "rb")
+
+
+def _recorded_after_another_receipt(s: Scene) -> None:
+    """A record says what its claim's receipt says: where another one is there already, it is looked at first."""
+    hold, held = _claimed(s)
+    s.b.settle("k1", held, "rb")
+    both = s.a.write(lambda tx: effects.settle_with(tx, hold, held, receipted(hold), '"ra"'))
+    s.expect([each.rows_written() for each in both], [0, 0], "a receipt, then another with its record")
 
 
 def _told_of_an_older_try(s: Scene) -> None:
@@ -379,6 +412,7 @@ OTHERS: list[tuple[str, str, Callable[[Scene], object]]] = [
     ("retry_claim", TRIES, _two_sends_from_one_try),
     ("retry_claim", NOT_DONE, _sent_again_after_a_late_receipt),
     ("settle_claim", NOT_DONE, _two_receipts),
+    ("append_settled", NOT_DONE, _recorded_after_another_receipt),
     ("mark_claim", TRIES, _told_of_an_older_try),
     ("mark_claim", NOT_DONE, _in_doubt_after_its_receipt),
     ("doubt_claim", TRIES, _doubt_of_an_older_try),

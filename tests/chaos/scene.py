@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepseven.layer import open_store
-from stepseven.store.base import Row, Store, Tx, Values
+from stepseven.store.base import Later, Row, Store, Tx, Values
 from stepseven.store.statements import SEQ_BITS, Statements
 from stepseven.transitions.state import Hold, Record
 from tests.chaos.desk import NOW_US, Desk, Notes
@@ -32,7 +32,7 @@ NOT_ENDED = r"status NOT IN \('done', 'failed', 'cancelled'\)"
 PUT_AWAY = r"status IN \('running', 'waiting'\)"
 LIVE = r"status IN \('queued', 'running', 'waiting'\)"
 TRIES = _is("tries")
-NOT_DONE = r"state <> 'done'"
+NOT_DONE = r"(?:\be\.)?state <> 'done'"
 REFUSED = r"state = 'refused'(?! THEN)"
 OPEN = r"status = 'open'"
 WAITING = r"status = 'waiting'"
@@ -181,3 +181,6 @@ class Stale:
 
     def run(self, statement: str, params: Values) -> int:
         return self._tx.run(statement, params)
+
+    def later(self, statement: str, params: Values) -> Later:
+        return self._tx.later(statement, params)

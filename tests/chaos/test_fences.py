@@ -53,6 +53,7 @@ REDUNDANT: dict[tuple[str, str], str] = {
         WAITING,
     ): "only a parked run has rows in `wait`: they are written with the parking and go with the take and the end",
     ("fill_receipt", IS_DONE): "a receipt that says it was refused is written by `settle_claim` alone, which makes it done",
+    ("settle_recorded", NOT_DONE): "`append_settled` writes no record beside a receipt, and without it nothing is written here",
     ("decide_undo", IS_DONE): "an undo is offered of receipts only, and a receipt is final (tests/runs/test_undo_shared.py)",
     ("beat", OWNER): "a worker's own row",
     ("drop_worker", OWNER): "not a run's: rows of the dead that something still names stay (tests/runs/test_effects_death.py)",

@@ -16,6 +16,7 @@ from stepseven.store.statements import SEQ_BITS, Statements, statements
 from stepseven.transitions import effects, steps
 from stepseven.transitions.state import Hold, Record, steps_range
 from tests.chaos.desk import NOW_US, Everyone, intent
+from tests.chaos.late import claimed_and_settled
 from tests.chaos.scene import FAILED_TRY, Scene, Stores, at_work, kept_database, map_of
 from tests.servers.programs import until
 
@@ -78,6 +79,8 @@ HALFWAY: dict[str, Callable[[Tx, Hold], object]] = {
     "begin_attempt": _tries,
     "finish_map": lambda tx, hold: steps.update_map(tx, hold, replace(map_of(hold), result="1"), NOW_US),
     "guard_run": lambda tx, hold: steps.end_attempt(tx, hold, FAILED_TRY, NOW_US),
+    "claim_new": lambda tx, hold: (effects.claim_new(tx, hold, intent("k1"), "c_1", NOW_US), tx.one(tx.sql.store, {})),
+    "append_settled": lambda tx, hold: (claimed_and_settled(tx, hold), tx.one(tx.sql.store, {})),
     "guard_effect": lambda tx, hold: effects.claim(tx, hold, intent("k1"), "c_1", NOW_US, proven_dead=Everyone()),
 }
 

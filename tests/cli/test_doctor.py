@@ -228,6 +228,24 @@ def test_the_last_worker_that_knew_it_is_named(queued):
     assert "workers    none alive, 1 gone" in queued("doctor").out
 
 
+def test_a_frozen_worker_is_not_alive(queued):
+    """A worker of this machine that is there and says nothing any more is counted as gone at the first look, whoever looks."""
+    with worker(queued, "renewals") as process:
+        until(lambda: queued("show", "r1", "--json").json["status"] == RunStatus.DONE)
+        process.send_signal(signal.SIGSTOP)
+        start(queued.folder, "r2")
+        sql(queued, "UPDATE worker SET beat_us = beat_us - 60000000")
+        assert "workers    none alive, 1 gone" in queued("doctor").out
+        (orphan,) = queued("runs", "--orphaned", "--json").json["items"]
+        assert orphan["reason"].startswith("no worker is at work; the last that knew workflow simple")
+        assert orphan["reason"] in plain(queued("why", "r2").out)
+        sql(queued, "UPDATE run SET status = 'running', owner = (SELECT id FROM worker) WHERE id = 'r2'")
+        (left,) = queued("runs", "--orphaned", "--json").json["items"]
+        assert left["reason"].startswith(f"its worker (process {process.pid} on ")
+        assert "said nothing for " in left["reason"]
+        assert "executes it" not in queued("why", "r2").out
+
+
 def test_restored_says_what_it_means_and_raises_the_epoch(queued):
     """``doctor --restored`` asks nothing, raises the epoch each time, and says so when the last time is less than an hour ago."""
     ran = queued("doctor", "--restored")

@@ -184,6 +184,7 @@ async def test_a_cancelled_run_finds_out_about_its_claims_first() -> None:
     assert world.counts() == {"pay": 1}
 
 
+@pytest.mark.sqlite("its time-out is shorter than the way to a server")
 @pytest.mark.parametrize("there, state", [(True, "done"), (False, "refused")])
 async def test_a_run_that_is_stopped_for_good_settles_by_its_probe(there: bool, state: str) -> None:
     """Fatal elsewhere while a claim is in doubt: `failing` until the probe has told, then failed."""
@@ -220,6 +221,7 @@ async def test_a_run_that_is_stopped_for_good_settles_by_its_probe(there: bool, 
     assert len(world.calls) == 1, "an ending run sends nothing"
 
 
+@pytest.mark.sqlite("its time-out is shorter than the way to a server")
 async def test_a_run_is_not_done_while_a_claim_is_in_doubt() -> None:
     """A body that swallows its own time-out returns; the run asks about the claim it left before it is done."""
     with outside() as world:

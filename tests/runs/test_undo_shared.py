@@ -180,6 +180,7 @@ async def test_a_receipt_that_could_not_be_kept_is_the_finders_all_the_same() ->
         assert told((await undo_questions(layer))["A"]) == ["first"]
 
 
+@pytest.mark.sqlite("it copies the file")
 def test_a_death_at_any_write_of_the_finder_changes_nothing(tmp_path: Path) -> None:
     """It dies anywhere while it finds out: the claim is found once, has one owner in the end, and is not sent again."""
 

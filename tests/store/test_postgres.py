@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stepseven import Layer, Run, step, workflow
 from stepseven.errors import StoreUnavailable
 from stepseven.store.base import Tx
 from stepseven.testing.conformance import CLIENT, NOW_US, add_fact, append, facts, hold_run, record
@@ -151,6 +152,37 @@ def test_record_is_there_once(postgres_url: str, open_store: Open, side: Any) ->
         assert seqs(store, hold.run_no) == [1]
 
 
+@pytest.mark.parametrize("side", ["before", "after"])
+async def test_a_send_is_claimed_and_settled_once(postgres_url: str, side: Any) -> None:
+    """The line breaks around a claim's commit and around the receipt's: one send, one claim, one receipt, and nobody is asked."""
+    import psycopg
+
+    sent: list[int] = []
+
+    @step(effect="write", key="n")
+    async def send(n: int) -> int:
+        sent.append(n)
+        if n == 2:  # the claim's commit was left alone: now the receipt's
+            line.cut(side)
+        return n
+
+    @workflow
+    async def sends(run: Run) -> int:
+        line.cut(side)
+        return await send(1) + await send(2)
+
+    with Proxy(port_of(postgres_url)) as line:
+        async with Layer(via(postgres_url, line.port)) as layer:
+            outcome = await layer.run(sends(), client=CLIENT, run_id="r1")
+        assert (outcome.status, outcome.value, line.cuts) == ("done", 3, 2)
+        assert sent == [1, 2]
+        with psycopg.connect(postgres_url) as connection:
+            found = connection.execute("SELECT key, generation, tries, state, receipt FROM stepseven.effect ORDER BY key").fetchall()
+            asked = connection.execute("SELECT count(*) FROM stepseven.question").fetchone()
+        assert found == [("1", 1, 1, "done", "1"), ("2", 1, 1, "done", "2")]
+        assert asked == (0,)
+
+
 # -- a network that swallows everything -------------------------------------------------------------------------------------
 
 
@@ -244,6 +276,63 @@ def test_lost_records_are_written_again(open_store: Open, pooled: bool) -> None:
         assert lost[0] < 5, "the server lost some: else this proves nothing"
         assert append(store, hold, record(hold, 6)) or pooled
         assert seqs(store, hold.run_no) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.pgbouncer
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_idle_connection_that_outlives_the_server(cluster: Cluster, bouncer: Bouncer, open_store: Open, how: Any) -> None:
+    """A pooler keeps an idle connection while the server behind it is restarted: units go on as if nothing had been."""
+    store = open_store(bouncer.url("postgres"))
+    cluster.restart(how)
+    done: list[int] = []
+    writing = threading.Thread(target=lambda: done.extend(store.write_now(add_fact(str(i)), durable=True, client=CLIENT)
+                                                          for i in range(4)), daemon=True)  # fmt: skip
+    writing.start()
+    writing.join(30)
+    assert done == [1, 2, 3, 4]
+
+
+@pytest.mark.pgbouncer
+@pytest.mark.parametrize("grouped", [False, True])
+def test_lost_records_are_noticed_by_records_alone(open_store: Open, grouped: bool) -> None:
+    """Behind a pooler only the transaction itself tells that the server was away: also one that hears of it with its commit."""
+    from tests.servers.bouncer import Bouncer
+    from tests.servers.postgres import Cluster
+
+    with Cluster(settings={"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}) as cluster, Bouncer(cluster.port) as bouncer:
+        store = open_store(bouncer.url("postgres"))
+        hold = hold_run(store)
+        for seq in (1, 2):
+            assert append(store, hold, record(hold, seq))
+        cluster.restart("immediate")
+        if grouped:
+
+            async def together() -> None:
+                made = [record(hold, seq).insert(store.sql, hold.values()) for seq in range(3, 11)]
+                await asyncio.gather(*(store.append(*one, durable=False) for one in made))
+
+            asyncio.run(together())
+        else:
+            assert append(store, hold, record(hold, 3), durable=True)
+        store.write_now(add_fact("after"), durable=True, client=CLIENT)
+        assert seqs(store, hold.run_no)[:3] == [1, 2, 3]
+
+
+def test_records_that_cannot_be_sent_again_yet_are_not_forgotten(postgres_url: str, open_store: Open) -> None:
+    """Somebody holds the run's row while what the server lost is sent again: it is sent once that is over."""
+    import psycopg
+
+    store = open_store(postgres_url)
+    hold = hold_run(store)
+    assert append(store, hold, record(hold, 1))
+    with psycopg.connect(postgres_url) as other:
+        other.execute("DELETE FROM stepseven.step")  # as a crash would
+        other.commit()
+        other.execute("SELECT 1 FROM stepseven.run FOR UPDATE")
+        store._desk.lately.lost()
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            store._desk.patiently(lambda wire: wire, again=lambda _: False)
+    assert seqs(store, hold.run_no) == [1]
 
 
 def test_lost_records_of_a_run_that_was_taken_stay_lost(open_store: Open) -> None:
@@ -458,6 +547,27 @@ def test_compact_gives_back_and_waits_for_nobody(postgres_url: str, open_store: 
             store.compact()
     assert store.compact() > 0
     assert store.write_now(add_fact("after"), durable=True, client=CLIENT) == 1
+
+
+def test_who_is_not_the_owner_cannot_compact(postgres_url: str, open_store: Open) -> None:
+    """A role that may write, but does not own the tables, is told that nothing was made smaller: what is forgotten is still there."""
+    import psycopg
+
+    open_store(postgres_url)
+    name = f"hand_{os.getpid()}"
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN".encode())
+        owner.execute(f"GRANT USAGE ON SCHEMA stepseven TO {name}".encode())
+        owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA stepseven TO {name}".encode())
+        try:
+            head, _, tail = postgres_url.rpartition("@")
+            store = open_store(f"{head.partition('://')[0]}://{name}@{tail}")
+            with pytest.raises(StoreUnavailable, match="only the owner"):
+                store.compact()
+            store.close()
+        finally:
+            owner.execute(f"DROP OWNED BY {name}".encode())
+            owner.execute(f"DROP ROLE {name}".encode())
 
 
 def test_reader_can_be_interrupted(postgres_url: str, open_store: Open) -> None:

@@ -66,6 +66,20 @@ class Shelf:
             connection.execute("SET search_path TO stepseven")
             connection.execute(sql)  # type: ignore[call-overload]
 
+    def writable(self) -> bool:
+        """Whether nobody holds the lock of an SQLite file."""
+        if not self.direct.startswith("sqlite"):
+            return True
+        with closing(sqlite3.connect(self.direct.removeprefix("sqlite:///"), timeout=2, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as locked:
+                if locked.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
     def use(self, call: Callable[[Layer], Coroutine[Any, Any, T]]) -> T:
         """Do something with a layer of this process."""
 
@@ -151,10 +165,14 @@ class Player:
         )
         assert what in self.err() + self.out(), f"{self.name} has ended: {self.err()}"
 
-    def freeze(self) -> None:
-        """It does nothing any more, and does not know it."""
-        self.process.send_signal(signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"{self.name} runs on")
+    def freeze(self, store: Shelf) -> None:
+        """It does nothing any more, and does not know it; outside a transaction: there it would hold up everybody on SQLite."""
+        while True:
+            self.process.send_signal(signal.SIGSTOP)
+            until(lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"{self.name} runs on")
+            if store.writable():
+                return
+            self.thaw()
 
     def thaw(self) -> None:
         """It goes on."""

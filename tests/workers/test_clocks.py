@@ -66,7 +66,7 @@ def _played(world: World, play: Callable[..., Player], store: Shelf, folder: Pat
         store.start(HOW["probed"](ref=f"late-{name}"), f"late-{name}")
         until(lambda name=name: world.arrived(f"/ran/between.late-{name}.{name}-frozen"), f"{name} does not get there")  # type: ignore[misc]
     for player in frozen.values():
-        player.freeze()
+        player.freeze(store)
     taker = worker(play, "taker", store, 8, **LONG)
     for name in JUMPS:
         world.seen(f"probe.late-{name}.taker", 60)

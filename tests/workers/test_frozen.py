@@ -62,7 +62,7 @@ def _played(world: World, play: Callable[..., Player], store: Shelf) -> Scene:
     owner = f"worker {id_of(store, taker)} ({_host(store, taker)}, process {taker.pid})"
     began = time.monotonic()
     for player in frozen.values():
-        player.freeze()
+        player.freeze(store)
     world.let_go()  # the answers wait for them, too
     for run_id in RUNS:
         world.seen(f"body.{run_id}.taker")

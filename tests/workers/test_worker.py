@@ -272,6 +272,43 @@ async def test_a_worker_can_be_started_again(tmp_path: Path) -> None:
                 await until(lambda n=n: status(tmp_path, f"r{n}") == "done")
 
 
+async def test_a_stopped_worker_does_not_pretend_to_work(tmp_path: Path) -> None:
+    """A worker that was stopped takes nothing any more: using it again is an error that says what to do."""
+    async with Layer(url(tmp_path)) as layer:
+        async with (worker := layer.worker(HERE)):
+            pass
+        with pytest.raises(RuntimeError, match=r"was stopped: layer\.worker\(…\) makes another"):
+            async with worker:
+                pass
+        async with layer.worker(HERE):  # the refusal has taken nothing away
+            await layer.start(w_plain(n=1), client="acme", run_id="r")
+            await until(lambda: status(tmp_path, "r") == "done")
+
+
+async def test_a_stop_that_comes_before_the_start_counts(tmp_path: Path) -> None:
+    """Told to stop before it began, it ends at once."""
+    async with Layer(url(tmp_path)) as layer:
+        worker = layer.worker(HERE)
+        worker.stop()
+        await asyncio.wait_for(worker.run(), 5)
+
+
+async def test_rows_of_workers_nobody_heard_of_for_long_go_away(tmp_path: Path) -> None:
+    """Workers die on machines that never come back: their rows are dropped, unless something names them, or it is not long ago."""
+    day_us, now = 86_400_000_000, time.time_ns() // 1000
+    async with Layer(url(tmp_path)) as layer:
+        await layer.start(w_asks(), client="acme", run_id="r")
+        for name, ago_us in {"w_old": 40 * day_us, "w_owner": 40 * day_us, "w_lately": day_us}.items():
+            execute(
+                tmp_path, "INSERT INTO worker (id, host, boot, pid, started, beat_us) VALUES (?, 'pod', 'b', 1, '1', ?)", name,
+                now - ago_us,
+            )  # fmt: skip
+        execute(tmp_path, "UPDATE run SET status = 'running', workflow = 'elsewhere', owner = 'w_owner' WHERE id = 'r'")
+        async with layer.worker(HERE) as worker:
+            known = {w["id"] for w in rows(tmp_path, "SELECT id FROM worker")}
+        assert known == {"w_owner", "w_lately", worker.id}
+
+
 async def test_the_row_of_a_restored_backup_is_written_again(tmp_path: Path) -> None:
     """A worker whose row is gone registers anew with its next beat, with what it can execute."""
     async with Layer(url(tmp_path)) as layer, layer.worker(HERE) as worker:
@@ -331,6 +368,27 @@ async def test_it_waits_for_a_store_that_is_away_and_says_so_once(
     assert len(said) == 2
     assert "goes on when the store is back" in said[0]
     assert said[1].endswith("the store is back")
+
+
+async def test_a_stop_while_the_store_is_away_asks_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each call to a store that is away costs its whole patience: after the first that failed nothing else is tried at a stop."""
+    caplog.set_level(logging.WARNING, "stepseven.worker")
+    asked: list[str] = []
+    layer = Layer(url(tmp_path))
+    away = Away(layer, monkeypatch)
+    worker = layer.worker(HERE)
+    async with worker:
+        away.away = True
+        for name in ("write_now", "write", "read_now"):
+            real = getattr(layer.store, name)
+            monkeypatch.setattr(layer.store, name, lambda *a, name=name, real=real, **k: (asked.append(name), real(*a, **k))[1])
+        monkeypatch.setattr(layer.services.worker, "beat", lambda **_: None)
+    await layer.aclose()
+    assert asked == ["write_now"]
+    assert "stops while the store is away" in caplog.text
+    assert worker.stranded
 
 
 @pytest.mark.slow

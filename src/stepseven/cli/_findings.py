@@ -92,7 +92,7 @@ async def look(setting: Setting, layer: Layer) -> Findings:
         rows = [tx.one(tx.sql.store, {}), tx.one(tx.sql.sizes, {}), tx.one(tx.sql.server, {})]
         if (found := [row for row in rows if row is not None]) != rows:
             raise NoStore(setting.url)
-        workers = orphans.workers(tx, now, layer.services.worker.dead_workers(tx))
+        workers = orphans.workers(tx, now, layer.services.worker.reported_dead(tx))
         return found, workers, orphans.ready(tx, now, workers)
 
     (head, sizes, server), workers, ready = await layer.store.read(unit)
@@ -118,7 +118,7 @@ async def all_orphans(layer: Layer) -> list[Orphan]:
     now = now_us()
 
     def unit(tx: Tx) -> list[Ready]:
-        return orphans.ready(tx, now, orphans.workers(tx, now, layer.services.worker.dead_workers(tx)))
+        return orphans.ready(tx, now, orphans.workers(tx, now, layer.services.worker.reported_dead(tx)))
 
     return orphaned(await layer.store.read(unit))
 

@@ -49,7 +49,8 @@ async def worker(setting: Setting, modules: Modules = None, concurrency: Concurr
         print_json({"worker": made.id, "store": hide_password(setting.url), "workflows": _own(made), **told.counts})
     else:
         ended = ", ".join(f"{n} {status}" for status, n in sorted(told.ended.items())) or "none of them ended"
-        out().print(clean(f"Stopped. {count(told.counts['taken'], 'time')} a run was taken ({ended}); every run is given back."))
+        left = "its runs are free once it is seen to be gone" if made.stranded else "every run is given back"
+        out().print(clean(f"Stopped. {count(told.counts['taken'], 'time')} a run was taken ({ended}); {left}."))
 
 
 def _own(made: Worker) -> list[str]:

@@ -73,6 +73,7 @@ class Worker:
         self._hot = False  # the last take filled all the room: there is more
         self._away = False
         self._stopping = False
+        self._begun = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
@@ -90,6 +91,11 @@ class Worker:
         """The ids of the runs it has in memory now."""
         return tuple(self._running)
 
+    @property
+    def stranded(self) -> bool:
+        """Whether it was stopped while the store was away: what it had in memory is free once it is seen to be gone."""
+        return self._services.worker.stranded
+
     # -- working --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -97,10 +103,13 @@ class Worker:
 
         Raises:
             StoreUnavailable: the store cannot be reached at the start. Later it is waited for.
-            RuntimeError: this layer has a worker at work already.
+            RuntimeError: this layer has a worker at work already, or this one was at work and was stopped.
         """
+        if self._begun and self._stopping:
+            raise RuntimeError(f"worker {self.id} was stopped: layer.worker(…) makes another")
         if self.poke in self._services.wakers or self._services.worker.digests:
             raise RuntimeError(f"worker {self.id} is at work already: stop it first, or make another Layer")
+        self._begun = True
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         self._services.wakers.append(self.poke)
         self._idle.clear()
@@ -148,7 +157,8 @@ class Worker:
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._task.done():
-            self._task.result()
+            task, self._task = self._task, None  # it is told here, and not once more when it is closed
+            task.result()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -271,20 +281,23 @@ class Worker:
     def _store_away(self, error: StoreUnavailable) -> None:
         """Say it once, and look less often."""
         self._hot, self._pause_s = False, AWAY_S if self._away else MOST_S
-        if not self._away and not self._stopping:
-            self._away = True
+        known, self._away = self._away, True
+        if not known and not self._stopping:
             _log.warning("worker %s goes on when the store is back: %s", self.id, error)
 
     # -- stopping -------------------------------------------------------------------------------------------------------
 
     async def _put_everything_down(self) -> None:
+        self._away = False
         await self._driver.put_down(self.running, STOPPED)
         worker = self._services.worker
         try:
+            if self._away:  # it has just been asked for long, and did not answer
+                raise StoreUnavailable(self._services.store.url, "it did not take the runs back")
             await asyncio.to_thread(worker.give_back, STOPPED)
             await asyncio.to_thread(worker.offer, {})
         except StoreUnavailable as error:  # the lease, or the proof that this process is gone, frees what is left
-            worker.digests = {}
+            worker.digests, worker.stranded = {}, True
             _log.warning(
                 "worker %s stops while the store is away: its runs are free once it is seen to be gone (%s)", self.id, error
             )

@@ -39,7 +39,9 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
         )
     if run["owner"] is not None:
         takes = _takes(tx, run, now_us, dead)
-        return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once{takes}."
+        if run["owner"] in dead or tx.one(tx.sql.worker, {"id": run["owner"], "now": now_us}) is None:
+            return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once{takes}."
+        return f"Run {run_id} was broken off when its worker fell silent: `stepseven resume {run_id}` goes on{takes}."
     if asked:
         return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}."
     return f"Run {run_id} {_below(tx, run, now_us, dead) or _at_rest(run, _takes(tx, run, now_us, dead))}"

@@ -153,7 +153,12 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     worker = ex.services.worker
     if not worker.may_act(ex.hold.run_no, ex.hold.fence):  # it stood still: the gate would stop what begins before a beat
         await asyncio.to_thread(worker.beat, early=True)
-    claim: Claim = await ex.write(unit, durable=True)
+    claim: Claim | None = None
+    if intent.scope == "run" and not intent.proposed and promise is None and not second and call.key not in ex.attempts:
+        anew, written = await ex.write(lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, ex.now_us()), durable=True)
+        claim = anew if written.rows_written() == 1 else None
+    if claim is None:
+        claim = await ex.write(unit, durable=True)
     if claim.verdict is not Verdict.GO:
         return claim
     if caller.gone or ex.unloading is not None:  # nothing was sent, and nobody wants it any more

@@ -22,6 +22,7 @@ from stepseven.transitions.state import Hold
 
 BEAT_S = 2.0
 ACTS_S = LEASE_US / 1e6 * 0.8  # a worker whose last confirmed beat is older passes no gate
+FORGOTTEN_US = 30 * 86_400_000_000  # after so long nobody asks any more who last knew a workflow
 SHORT_WAIT_US = 30_000_000  # DESIGN §3, §6: timers up to 30 s are waited for in memory
 
 _log = logging.getLogger("stepseven.worker")
@@ -44,6 +45,7 @@ class Worker:
         self.process = this_process()
         self.id = edge.new_id("w")
         self.digests: dict[str, str] = {}  # the workflows it takes runs of, and the digest of its source of each
+        self.stranded = False  # it was stopped while the store was away: that is not asked for anything more
         self.zombies = 0  # threads of timed-out steps that still run
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
@@ -72,18 +74,21 @@ class Worker:
 
     def offer(self, digests: dict[str, str]) -> None:
         """Say of which workflows this worker takes runs (workflow → digest of its source); of none any more: ``{}``."""
-        self.digests = dict(digests)
+        self.digests, self.stranded = dict(digests), False
         if self._confirmed is None:
             self.start()
         else:
             self.store.write_now(self._register, durable=True, client=None)
 
     def _register(self, tx: Tx) -> None:
-        """Our row; and those of dead workers that nothing names any more go away."""
+        """Our row; and those of dead workers that nothing names any more go away.
+
+        So do those nobody heard of for long: many a machine is never started again. One that wakes writes its row anew.
+        """
         rows = tx.all(tx.sql.workers, {"now": self.edge.now_us()})
         self._write_row(tx, self._placed(tx, rows))
         for row in rows:
-            if proven_dead(_process(row), self.process):
+            if proven_dead(_process(row), self.process) or row["silent_us"] > FORGOTTEN_US:
                 tx.run(tx.sql.drop_worker, {"id": row["id"]})
 
     def _placed(self, tx: Tx, rows: list[Row]) -> str | None:
@@ -209,6 +214,10 @@ class Worker:
         """The workers that are proven dead; each is looked at only when asked for."""
         return _Dead(self, tx)
 
+    def reported_dead(self, tx: Tx) -> Watch:
+        """The same for whoever tells people of the workers, and takes nothing: one look is all it has, so the clock decides."""
+        return _Reported(self, tx)
+
     def silent(self, row: Row, *, stale: bool) -> bool:
         """Whether the worker of *row* counts as silent.
 
@@ -256,7 +265,8 @@ class Worker:
         if self._thread is not None:
             self._thread.join()
             with suppress(StoreUnavailable):  # whoever starts next drops the rows of the dead
-                self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False, client=None)
+                if not self.stranded:
+                    self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False, client=None)
             self._thread = None
 
 
@@ -293,6 +303,13 @@ class _Dead(Watch):
 
     def silent(self, worker: Row, *, stale: bool) -> bool:
         return self._worker.silent(worker, stale=stale)
+
+
+class _Reported(_Dead):
+    """``owner in dead``, for a report."""
+
+    def silent(self, worker: Row, *, stale: bool) -> bool:
+        return stale and worker["id"] != self._worker.id
 
 
 def _process(row: Row) -> Process:

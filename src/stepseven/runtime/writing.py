@@ -251,7 +251,9 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
 
     try:
-        await ex.write(both, durable=True, then=lambda _: ex.keep(record))
+        plain = attempt is not None and claim.scope == "run" and fact is None and artifact is None
+        if not plain or not await _settled_at_once(ex, claim, record, text):
+            await ex.write(both, durable=True, then=lambda _: ex.keep(record))
     except Superseded:  # not ours any more, but it did happen
         spent = _spent(call, claim, attempt, started_us, approach)
 
@@ -264,6 +266,18 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         raise
     ex.tell_step(record)
     return back
+
+
+async def _settled_at_once(ex: Execution, claim: Claim, record: Record, text: str) -> bool:
+    """Record and receipt, where nothing has to be looked at in between: in one trip to the server. Whether they are written."""
+
+    def unit(tx: Any) -> Any:
+        return effects.settle_with(tx, ex.hold, claim, record, text)
+
+    def done(sent: Any) -> bool:
+        return all(each.rows_written() == 1 for each in sent)
+
+    return done(await ex.write(unit, durable=True, then=lambda sent: ex.keep(record) if done(sent) else None))
 
 
 async def _settled_without(

@@ -83,7 +83,7 @@ class Connection(psycopg.Connection[DictRow]):
 
     silence_s: float | None = SILENCE_S
     pooled = True  #: until it is known
-    started = 0  #: when the server was, in its microseconds
+    started = 0  #: when the server was, in its microseconds, as it said when this was made; 0 once that was heard
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **named: Any) -> Any:
         """Wait for the driver's conversation *gen*, not longer than ``silence_s``."""

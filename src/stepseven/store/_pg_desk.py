@@ -25,7 +25,8 @@ PATIENCE_S = 30.0
 _PAUSE_S = 0.01  # after the first failure; doubled up to
 _PAUSE_MOST_S = 0.5
 
-_OUTCOME = "SELECT pg_xact_status(CAST(%s AS xid8)) AS status"
+_OUTCOME = """SELECT pg_xact_status(CAST(%s AS xid8)) AS status,
+    CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint) AS started"""
 #: After a crash the server may give a transaction's number again, of which its log knew nothing: the checkpoint with which it
 #: began anew says from where on it counts.
 _COUNTS_FROM = "SELECT next_xid FROM pg_control_checkpoint()"
@@ -77,8 +78,7 @@ class Desk:
                 self._meet(wire)
                 return attempt(wire)
             except Restarted as news:
-                self.server.started = news.started
-                self.lately.lost()
+                self._heard(news.started)
             except psycopg.Error as error:
                 worth = refused_for_now(error) if wire is None else again(error)
                 if wire is not None and gone(error):
@@ -98,18 +98,25 @@ class Desk:
 
     def _meet(self, wire: Wire) -> None:
         """Before anything else: what the server may have lost."""
-        if wire.connection.started != self.server.started:
-            self.server.started = wire.connection.started
-            self.lately.lost()
+        told, wire.connection.started = wire.connection.started, 0
+        if told:  # once: what a pooler lends may outlive the server it was told of
+            self._heard(told)
         if self.lately.due:
             self._send_again(wire)
 
+    def _heard(self, started: int) -> None:
+        """When the server was started, as it said just now."""
+        if started != self.server.started:
+            self.server.started = started
+            self.lately.lost()
+
     def _send_again(self, wire: Wire) -> None:
         with self._resending:
-            appended = self.lately.all() if self.lately.due else []
-            if appended:
-                self._append_all(wire, appended)
-            self.lately.sent_again(len(appended))
+            if self.lately.due:  # else another thread has done it
+                appended, losses = self.lately.all()
+                if appended:
+                    self._append_all(wire, appended)
+                self.lately.sent_again(len(appended), losses)
 
     def _append_all(self, wire: Wire, appended: Sequence[tuple[str, Values]]) -> None:
         tx = self._writing(wire, (), durable=True)
@@ -119,7 +126,7 @@ class Desk:
             self._commit(tx, wire)
         except psycopg.Error as error:
             tx.rollback()
-            if gone(error):
+            if not isinstance(error, psycopg.IntegrityError | psycopg.DataError):  # a full disk, a lock: they are not forgotten
                 raise
             if len(appended) > 1:  # which one it was is not known
                 for one in appended:
@@ -155,10 +162,12 @@ class Desk:
         except psycopg.Error as error:
             if not (tx.committing and gone(error) and self._happened(tx, wire, error)):
                 raise
+        if not tx.durable:
+            self.lately.keep(tx.appended, lazy_s=self.server.lazy_s)
+        if tx.started is not None:  # heard with the commit only, perhaps: what was lost before goes next
+            self._heard(tx.started)
         if tx.durable:
             self.lately.safe(began)
-        else:
-            self.lately.keep(tx.appended, lazy_s=self.server.lazy_s)
 
     def _happened(self, tx: Writing, wire: Wire, error: psycopg.Error) -> bool:
         """Whether a commit whose answer was lost took place.
@@ -166,12 +175,11 @@ class Desk:
         Raises:
             StoreUnavailable: it cannot be found out.
         """
-        if tx.xid is None:
+        if tx.xid is None or tx.started is None:
             return False  # records alone: they are recognised by their rows, and written again
         self._lost(wire)
-        seen = self.server.started
         try:
-            return self._ask_for(tx.xid, seen, crashed=code(error) == CRASHED)
+            return self._ask_for(tx.xid, tx.started, crashed=code(error) == CRASHED)
         except psycopg.Error as unknown:
             raise self.server.explain(unknown) from error
 
@@ -184,7 +192,7 @@ class Desk:
             except psycopg.errors.InvalidParameterValue:  # the server never got that far: it lost it with all that came after
                 return "aborted"
             status = None if row is None else row["status"]
-            restarted = crashed or wire.connection.started != seen
+            restarted = crashed or row is None or row["started"] != seen
             return "aborted" if status == "committed" and restarted and self._reused(wire, xid) else status
 
         while True:
@@ -212,9 +220,8 @@ class Desk:
             if row is None:
                 return False
             self.lately.keep([(statement, values)], lazy_s=self.server.lazy_s)
-            if row["started"] != self.server.started:
-                self.server.started = row["started"]
-                self.lately.lost()
+            self._heard(row["started"])
+            if self.lately.due:
                 self._send_again(wire)
             return True
 

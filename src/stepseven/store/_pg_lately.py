@@ -21,6 +21,7 @@ class Lately:
 
     def __init__(self) -> None:
         self.due = False  #: the server may have lost some
+        self._losses = 0
         self._lock = threading.Lock()
         self._kept: deque[tuple[float, str, Values]] = deque()
 
@@ -42,16 +43,17 @@ class Lately:
     def lost(self) -> None:
         """The server was away: it may have lost some."""
         with self._lock:
+            self._losses += 1
             self.due = bool(self._kept)
 
-    def all(self) -> list[tuple[str, Values]]:
-        """What is to be sent again, oldest first."""
+    def all(self) -> tuple[list[tuple[str, Values]], int]:
+        """What is to be sent again, oldest first; and how often the server was away by now."""
         with self._lock:
-            return [(statement, values) for _, statement, values in self._kept]
+            return [(statement, values) for _, statement, values in self._kept], self._losses
 
-    def sent_again(self, count: int) -> None:
-        """The first *count* of them are safe now."""
+    def sent_again(self, count: int, losses: int) -> None:
+        """The first *count* of them are safe now. If it was away again meanwhile, the rest is not."""
         with self._lock:
             for _ in range(min(count, len(self._kept))):
                 self._kept.popleft()
-            self.due = False
+            self.due = losses != self._losses and bool(self._kept)

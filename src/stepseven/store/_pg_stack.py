@@ -10,7 +10,7 @@ import psycopg
 from stepseven.store._pg_connect import Server
 from stepseven.store._pg_wire import Wire
 
-KEPT = 4
+KEPT = 6  # four that read, the writer, the heartbeat: one that is made anew costs as much as fifty records
 
 _PARENTS: list[list[Wire]] = []  # a forked process must not even close what its parent talks on
 

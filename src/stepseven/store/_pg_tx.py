@@ -85,6 +85,10 @@ class _Sending:
         """Execute; the number of rows written."""
         return self._execute(statement, params).written
 
+    def later(self, statement: str, params: Values) -> Sent:
+        """Execute with the next one, or with the commit."""
+        return self._wait(statement, params)
+
     def _execute(self, statement: str, params: Values) -> Told:
         return self._flush(Sent(statement, params))
 
@@ -142,6 +146,7 @@ class Writing(_Sending):
         super().__init__(wire, sql)
         self.appended: list[tuple[str, Values]] = []  #: what a commit that does not wait may lose
         self.wrote = False  #: whether a statement was sent that may have changed something
+        self.started: int | None = None  #: when the server says that it was started, once this has begun
         self.xid: str | None = None  #: the server's number of this transaction, once it has begun
         self.committing = False
         self.durable = durable
@@ -165,7 +170,7 @@ class Writing(_Sending):
         told = super()._flush(last)
         if self.xid is None and self._head.told is not None:
             head = self._head.told.rows[0]
-            self.xid = head["xid"]
+            self.xid, self.started = head["xid"], head["started"]
             if head["started"] != self._started and not self.committing:
                 raise Restarted(head["started"])
         return told

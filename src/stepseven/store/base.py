@@ -13,6 +13,14 @@ Params = Mapping[str, Any]
 Values = Mapping[str, Any] | Sequence[Any]  #: by name, or in the statement's order (see ``Record.insert``)
 
 
+class Later(Protocol):
+    """A statement that is executed with the commit at the latest."""
+
+    def rows_written(self) -> int:
+        """How many rows it wrote, once its transaction is committed."""
+        ...
+
+
 class Tx(Protocol):
     """One open transaction. Statements come from ``sql``."""
 
@@ -28,6 +36,14 @@ class Tx(Protocol):
 
     def run(self, statement: str, params: Values) -> int:
         """Execute; the number of rows written."""
+        ...
+
+    def later(self, statement: str, params: Values) -> Later:
+        """Execute in its turn, with whatever is executed next, or with the commit: where a trip to the server costs, one less.
+
+        For statements that decide for themselves whether they write, and by which the commit does no harm whatever they find.
+        A unit that asks for nothing else may be executed again although it was committed: its statements recognise that.
+        """
         ...
 
 

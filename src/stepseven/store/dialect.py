@@ -22,11 +22,12 @@ class Dialect:
     started: str  #: tells when the server was started, in microseconds
     version: str  #: the database's own version
     size: str  #: how many bytes our tables take there, with their indexes
+    arrival: str  #: in which order the rows of ``effect`` came
     items: str  #: the items of a list that is given as a JSON text, as a subquery; ``{}`` is the parameter
 
 
 SQLITE = Dialect(
-    lazily="", started="", version="sqlite_version()",
+    lazily="", started="", version="sqlite_version()", arrival="rowid",
     size="(SELECT p.page_count * s.page_size FROM pragma_page_count() AS p, pragma_page_size() AS s)",
     param=r":\1", mark="?", schema="", hold="", hold_r="", lock="", skip_locked="",  # one writer at a time anyway
     clock=":now", heard="beat_us", items="SELECT value FROM json_each({})",  # all processes are on one machine, with one clock
@@ -34,7 +35,7 @@ SQLITE = Dialect(
 POSTGRES = Dialect(
     param=r"%(\1)s", mark="%s", schema="stepseven.", hold="FOR SHARE", hold_r="FOR SHARE OF r", lock="FOR UPDATE",
     skip_locked="FOR UPDATE SKIP LOCKED",
-    version="current_setting('server_version')",
+    version="current_setting('server_version')", arrival="arrival",
     size="""(SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS bigint) FROM pg_class AS c
         WHERE c.relnamespace = to_regnamespace('stepseven') AND c.relkind = 'r')""",
     # Within the statement: a transaction around it would cost as much again.

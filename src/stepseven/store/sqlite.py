@@ -63,6 +63,21 @@ class _Tx:
             return len(cursor.fetchall())
         return cursor.rowcount
 
+    def later(self, statement: str, params: Values) -> _Done:
+        return _Done(self.connection.execute(statement, params).rowcount)  # nothing is far away
+
+
+class _Done:
+    """A statement that was to be executed later, and was at once."""
+
+    __slots__ = ("_written",)
+
+    def __init__(self, written: int) -> None:
+        self._written = written
+
+    def rows_written(self) -> int:
+        return self._written
+
 
 class SqliteStore:
     """A store in one SQLite file (``sqlite:///path``) or in memory (``sqlite:///:memory:``)."""

@@ -70,6 +70,7 @@ class Statements:
     append_read: str
     append_step_free: str
     append_read_free: str
+    append_settled: str
     steps: str
     finish_map: str
     # attempts
@@ -84,9 +85,11 @@ class Statements:
     effect_of_inputs: str
     effect_standing: str
     insert_claim: str
+    claim_new: str
     retry_claim: str
     doubt_claim: str
     settle_claim: str
+    settle_recorded: str
     fill_receipt: str
     mark_claim: str
     lower_gate: str
@@ -391,6 +394,12 @@ def _step_statements(s: str, d: Dialect) -> dict[str, str]:
         # The same, committed without waiting for the disk, whatever the transaction says: for databases where that is a setting.
         "append_step_free": _append(s, d, RECORD_COLUMNS, d.lazily, d.started),
         "append_read_free": _append(s, d, READ_COLUMNS, d.lazily, d.started),
+        # The record of a send whose claim has no receipt yet; ``settle_recorded``, right after it, writes that.
+        "append_settled": f"""INSERT INTO {s}step ({", ".join(RECORD_COLUMNS)})
+            SELECT {", ".join([d.mark] * len(RECORD_COLUMNS))}
+              FROM {s}run AS r CROSS JOIN {s}effect AS e WHERE r.no = {d.mark} AND r.fence = {d.mark} AND r.owner = {d.mark}
+                AND e.claim_id = {d.mark} AND e.state <> 'done' {d.hold_r}
+            ON CONFLICT DO NOTHING""",
         "steps": f"""SELECT id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach,
                 why, facts, usd, tokens, started_us, ended_us
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id""",
@@ -439,6 +448,17 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
                 inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, undo_module)
             VALUES (:scope, :scope_id, :name, :key, :generation, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
                 :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module)""",
+        # The first claim of an effect in a store that knows no backups, looked for and written in one: most are. A claim that
+        # was written and whose answer was lost is found by ``guard_effect``.
+        "claim_new": f"""INSERT INTO {s}effect (scope, scope_id, name, key, generation, claim_id, owner, state, inputs,
+                inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, undo_module)
+            SELECT :scope, :scope_id, :name, :key, 1, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
+                :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module
+              FROM {s}run AS r CROSS JOIN {s}store AS kept
+            WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner AND kept.restored_us IS NULL
+              AND NOT EXISTS (SELECT 1 FROM {s}effect AS e
+                WHERE e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key) {d.hold_r}
+            ON CONFLICT DO NOTHING""",
         # Another send under the same claim: only from the try that was decided upon. While an earlier send may have happened
         # the time of the first one stays: the other side honours the key from then on.
         "retry_claim": f"""UPDATE {s}effect SET state = 'claimed', tries = tries + 1, owner = :owner, fence = :fence,
@@ -454,6 +474,10 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE claim_id = :claim_id AND tries = :tries AND state = 'refused'""",
         "settle_claim": f"""UPDATE {s}effect SET state = 'done', receipt = :receipt, settled_us = :now
             WHERE claim_id = :claim_id AND state <> 'done'""",
+        # Where ``append_settled`` wrote its record, in the same transaction: under its fence.
+        "settle_recorded": f"""UPDATE {s}effect SET state = 'done', receipt = :receipt, settled_us = :now
+            WHERE claim_id = :claim_id AND state <> 'done'
+              AND EXISTS (SELECT 1 FROM {s}step AS p WHERE p.id = :id AND p.key = :key AND p.ended_us = :now)""",
         "fill_receipt": f"""UPDATE {s}effect SET receipt = :receipt WHERE claim_id = :claim_id AND state = 'done'
             AND substr(receipt, 1, length(:refused)) = :refused""",
         "mark_claim": f"""UPDATE {s}effect SET state = :state,
@@ -462,7 +486,7 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
         "lower_gate": f"""UPDATE {s}effect SET gate_until_us = :gate_until_us
             WHERE claim_id = :claim_id AND tries = :tries AND gate_until_us > :gate_until_us""",
         "claim": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE claim_id = :claim_id",
-        "effects": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE run_no = :run_no ORDER BY claimed_us",
+        "effects": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE run_no = :run_no ORDER BY claimed_us, {d.arrival}",
         "unsettled": f"SELECT count(*) AS n FROM {s}effect WHERE run_no = :run_no AND state IN ('claimed', 'unknown')",
         # Whoever found out that it had happened goes on from it, with the words it was asked for there.
         "move_claim": f"""UPDATE {s}effect SET run_no = :run_no, branch = :branch, inputs = :inputs
@@ -475,7 +499,7 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
         "mark_undone": f"""UPDATE {s}effect SET undone_us = :now WHERE undone_us IS NULL AND claim_id = (
                 SELECT u.key FROM {s}effect AS u JOIN {s}run AS r ON r.no = u.run_no
                  WHERE u.claim_id = :claim_id AND u.state = 'done' AND r.workflow = :workflow)""",
-        "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us, run_no",
+        "to_undo": f"SELECT {_EFFECT_COLUMNS} FROM {s}effect WHERE undo_no = :undo_no ORDER BY claimed_us, run_no, {d.arrival}",
         "undo_run": f"""SELECT r.no, r.id, r.status FROM {s}effect AS e JOIN {s}run AS r ON r.no = e.undo_no
             WHERE e.run_no = :run_no ORDER BY r.no DESC LIMIT 1""",
     }

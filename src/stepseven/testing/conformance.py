@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from stepseven.errors import StepsevenError, StoreUnavailable, Superseded
-from stepseven.store.base import Row, Store, Tx
+from stepseven.store.base import Later, Row, Store, Tx
 from stepseven.store.codec import free_text
 from stepseven.store.statements import SEQ_BITS
 from stepseven.transitions import runs, steps
@@ -234,6 +234,25 @@ class StoreConformance(ABC):
         for i, hold in enumerate(holds):
             rows = store.read_now(partial(_steps_of, run_no=hold.run_no))
             assert len(rows) == (0 if i in gone else 1)
+
+    def test_what_is_for_later_is_executed_in_its_turn(self, store: Store) -> None:
+        """A statement left for later sees what came before it, is seen by what comes after, and is counted after the commit."""
+        hold = hold_run(store)
+        first, second = (record(hold, seq).insert(store.sql, hold.values()) for seq in (1, 2))
+
+        def unit(tx: Tx) -> tuple[list[Later], int]:
+            sent = [tx.later(*first), tx.later(*first), tx.later(*second)]
+            return sent, len(_steps_of(tx, run_no=hold.run_no))
+
+        async def last() -> list[Later]:
+            third, fourth = (record(hold, seq).insert(store.sql, hold.values()) for seq in (3, 4))
+            sent = [store.write(lambda tx, each=each: tx.later(*each), durable=True, client=CLIENT) for each in (third, fourth)]
+            return await asyncio.gather(*sent)
+
+        sent, seen = store.write_now(unit, durable=True, client=CLIENT)
+        assert ([each.rows_written() for each in sent], seen) == ([1, 0, 1], 2)
+        assert [each.rows_written() for each in asyncio.run(last())] == [1, 1]
+        assert len(store.read_now(lambda tx: _steps_of(tx, run_no=hold.run_no))) == 4
 
     def test_cancelled_caller_is_written_all_the_same(self, store: Store) -> None:
         """Who gives up waiting for a queued unit does not undo it: the queue after it is intact, too."""

@@ -10,13 +10,13 @@ from typing import Any
 
 from stepseven.decide.escalate import Draft
 from stepseven.model import EffectState, Option, QuestionKind
-from stepseven.store.base import Row, Tx
+from stepseven.store.base import Later, Row, Tx
 from stepseven.transitions import telling
 from stepseven.transitions.offering import UNDO, being_undone, offer, tell_anew
 from stepseven.transitions.proposing import overtaken
 from stepseven.transitions.restoring import Gap, gap_of
 from stepseven.transitions.runs import is_dead, lost
-from stepseven.transitions.state import Hold
+from stepseven.transitions.state import Hold, Record
 from stepseven.transitions.telling import Asking
 
 REFUSED_RESULT = "$refused"  # a receipt whose content could not be kept: it did happen
@@ -127,6 +127,8 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
     gap = gap_of(tx, hold, row, over_client=intent.scope == "client")
     if row["claim_id"] is None:
         return _insert(tx, hold, intent, (claim_id, 1), now_us, gap)
+    if row["claim_id"] == claim_id:  # ``claim_new`` wrote it, and its answer was lost: nothing was sent under it yet
+        return _claim(Verdict.GO, row)
     if row["undone_us"] is not None:  # taken back: what is done now is something new, unless an older one stands beside it
         older = tx.one(tx.sql.effect_standing, intent.where())
         if older is None:
@@ -156,6 +158,17 @@ def claim(  # noqa: C901, PLR0911, PLR0912, PLR0913 - the table of DESIGN §5, o
     if promise is not None and equal and (row["claim_id"], row["tries"]) == (promise.claim_id, promise.tries):
         return retry(tx, hold, intent, promise, now_us)
     return _claim(Verdict.UNKNOWN, row)
+
+
+def claim_new(tx: Tx, hold: Hold, intent: Intent, claim_id: str, now_us: int) -> tuple[Claim, Later]:
+    """Claim what nobody claimed before, if so: in one trip to the server, with the commit.
+
+    Returns:
+        The claim, which counts when one row was written. Else ``claim`` tells what there is.
+    """
+    row = _claim_row(hold, intent, claim_id, now_us)
+    written = tx.later(tx.sql.claim_new, row)
+    return _claimed(Verdict.GO, {**row, "generation": 1}), written
 
 
 def same_thing(held: Claim, intent: Intent, hold: Hold) -> bool:
@@ -190,12 +203,7 @@ def _insert(
 ) -> Claim:
     """A claim where there is none (*name*: its id and generation). In a gap it is in doubt from the first."""
     claim_id, generation = name
-    row: dict[str, Any] = {
-        **intent.where(), "generation": generation, "claim_id": claim_id, "inputs": intent.inputs,
-        "inputs_approved": intent.approved,
-        "arguments": intent.arguments, "branch": intent.branch, "step": intent.step, "client_id": hold.client_id,
-        **hold.keys(), "now": now_us, "gate_until_us": intent.gate_us(now_us), "undo_module": intent.undo_module,
-    }  # fmt: skip
+    row = {**_claim_row(hold, intent, claim_id, now_us), "generation": generation}
     verdict = Verdict.GO
     if gap is not None:
         verdict = Verdict.UNKNOWN
@@ -204,6 +212,19 @@ def _insert(
         verdict = Verdict.PROPOSE
     else:
         tx.run(tx.sql.insert_claim, row)
+    return _claimed(verdict, row)
+
+
+def _claim_row(hold: Hold, intent: Intent, claim_id: str, now_us: int) -> dict[str, Any]:
+    """A new claim as statement parameters, but for its generation."""
+    return {
+        **intent.where(), "claim_id": claim_id, "inputs": intent.inputs, "inputs_approved": intent.approved,
+        "arguments": intent.arguments, "branch": intent.branch, "step": intent.step, "client_id": hold.client_id,
+        **hold.keys(), "now": now_us, "gate_until_us": intent.gate_us(now_us), "undo_module": intent.undo_module,
+    }  # fmt: skip
+
+
+def _claimed(verdict: Verdict, row: dict[str, Any]) -> Claim:
     return _claim(verdict, {**row, "tries": 1, "state": "claimed", "receipt": None, "claimed_us": row["now"]})
 
 
@@ -253,6 +274,18 @@ def settle(tx: Tx, held: Claim, receipt: str, now_us: int) -> bool:
         if row is not None:
             overtaken(tx, row, now_us)
     return settled
+
+
+def settle_with(tx: Tx, hold: Hold, held: Claim, record: Record, receipt: str) -> tuple[Later, Later]:
+    """Write the record of a send and its receipt, both or neither, with the commit: of a claim that is its run's alone.
+
+    Returns:
+        Both; they count when each wrote one row. Else ``settle`` tells what there is.
+    """
+    _, values = record.insert(tx.sql, hold.values())
+    appended = tx.later(tx.sql.append_settled, (*values, held.claim_id))
+    params = {"claim_id": held.claim_id, "receipt": receipt, "now": record.ended_us, "id": record.id, "key": record.key}
+    return appended, tx.later(tx.sql.settle_recorded, params)
 
 
 def inherit(tx: Tx, hold: Hold, claim_id: str, *, branch: str, inputs: str, now_us: int) -> None:

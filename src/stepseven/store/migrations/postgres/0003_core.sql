@@ -194,6 +194,7 @@ CREATE TABLE stepseven.effect (
     undo_module   text,                           -- where the code is that can take it back; NULL: nothing can
     undo_no       bigint,                         -- the run that takes it back
     undone_us     bigint,                         -- when it had
+    arrival       bigint GENERATED ALWAYS AS IDENTITY,  -- which of two claims of one microsecond came first
     UNIQUE (scope, scope_id, name, key, generation)
 ) WITH (fillfactor = 85);                         -- a claim is settled once, without touching an index
 CREATE INDEX effect_run ON stepseven.effect (run_no);
