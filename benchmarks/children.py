@@ -240,7 +240,8 @@ def idle_worker(url: str, seconds: str) -> None:
 
 
 ROLES: dict[str, Callable[..., None]] = {
-    f.__name__: f for f in (run_and_hang, resume, floor_resume, floor_resume_postgres, contend, floor_contend, idle, worker, idle_worker)
+    f.__name__: f
+    for f in (run_and_hang, resume, floor_resume, floor_resume_postgres, contend, floor_contend, idle, worker, idle_worker)
 }
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from benchmarks import server
@@ -71,7 +72,7 @@ def until(seen: Callable[[], Any], wait_s: float = 120) -> float:
     while not seen():
         if perf_counter() > give_up:
             raise TimeoutError("it never came")
-        time.sleep(LOOK_S)
+        sleep(LOOK_S)
     return perf_counter()
 
 
@@ -168,8 +169,7 @@ def _server_seconds(store: Shelf) -> float:
     ticks = 0
     for (pid,) in pids:
         try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[11:13]))
         except OSError:
             return 0.0
     return ticks / 100
@@ -183,9 +183,9 @@ async def idle(scale: Scale) -> list[Line]:
             await _park(full, count)
             await _park(empty, 1)
             with Child("idle_worker", full.url, seconds) as one, Child("idle_worker", empty.url, seconds) as other:
-                time.sleep(5)
+                await asyncio.sleep(5)
                 before, began = _server_seconds(full), perf_counter()
-                time.sleep(seconds - 3)
+                await asyncio.sleep(seconds - 3)
                 share = (_server_seconds(full) - before) / (perf_counter() - began)
                 said, none = one.hear(), other.hear()
         where = f"idle worker, {count:,} parked runs, {kind}"

@@ -11,7 +11,7 @@ from stepseven.runtime import briefing, erasing
 from stepseven.runtime import facts as said
 from stepseven.runtime.services import Services
 from stepseven.store.base import Tx
-from stepseven.store.codec import free_text, from_canonical
+from stepseven.store.codec import free_text, from_canonical, storable
 from stepseven.transitions import clients, exporting
 from stepseven.transitions.clients import Given
 
@@ -37,6 +37,8 @@ class Client:
 
     def get(self, key: str, default: T | None = None) -> Any:
         """The fact's value; *default* if it is not known, or no longer holds."""
+        if not storable(key):
+            return default
         now = self._services.edge.now_us()
         row = self._services.store.read_now(lambda tx: said.holding(tx, self.id, key, now))
         return default if row is None else from_canonical(row["value"])
@@ -80,6 +82,8 @@ class Client:
 
     def history(self, key: str) -> list[Fact]:
         """Every version of a fact, newest first; the newest with what contradicts it."""
+        if not storable(key):
+            return []
         now = self._services.edge.now_us()
         rows = self._services.store.read_now(lambda tx: tx.all(tx.sql.fact_history, {"client_id": self.id, "key": key}))
         if not rows:

@@ -47,7 +47,7 @@ from stepseven.runtime.undoing import take_back  # noqa: F401 - a workflow is kn
 from stepseven.store._url import hide_password
 from stepseven.store.artifacts import IN_TABLE, Artifacts
 from stepseven.store.base import Row, Store, Tx
-from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard
+from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard, storable
 from stepseven.store.redact import find_secret
 from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import children, family, forks, questions, runs
@@ -339,6 +339,8 @@ class Layer:
         if status is not None and status not in set(RunStatus):
             raise ValueError(f"status={status!r}: one of {', '.join(RunStatus)}")
         before = _cursor_no(cursor)
+        if not storable(client, workflow):
+            return Page([], None)
         params = {"client_id": client, "workflow": workflow, "status": status, "limit": limit + 1, "before": before}
         rows = await self.store.read(lambda tx: tx.all(tx.sql.runs_page, params))
         more = str(rows[limit - 1]["no"]) if len(rows) > limit else None
@@ -359,6 +361,8 @@ class Layer:
         after_us, _, after_id = (cursor or "0:").partition(":")
         if not after_us.isdigit():
             raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
+        if not storable(client, run_id, after_id):
+            return Page([], None)
         params = {
             "status": status, "client_id": client, "run_id": run_id, "limit": limit + 1, "after_us": int(after_us),
             "after_id": after_id,
@@ -383,7 +387,9 @@ class Layer:
         plain = value if text is None else json.loads(guard(text, "answer", secrets="refuse"))
         now = self.services.edge.now_us()
         shown = free_text(note) if note is not None else None
-        asked = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))
+        asked = None
+        if storable(question_id):
+            asked = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))
         row = await self.store.write(
             lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now),
             durable=True, client=None if asked is None else asked["client_id"],

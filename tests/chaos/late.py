@@ -98,7 +98,8 @@ def claimed_and_settled(tx: Tx, hold: Hold) -> tuple[Later, Later]:
 
 def receipted(hold: Hold) -> Record:
     """The record of a send."""
-    return replace(map_of(hold), id=hold.run_no << SEQ_BITS | 9, name="pay", key="k1", state="done", effect="write", inputs="digest")
+    mine = {"id": hold.run_no << SEQ_BITS | 9, "name": "pay", "key": "k1", "state": "done", "effect": "write", "inputs": "digest"}
+    return replace(map_of(hold), **mine)
 
 
 #: statement: what is done by it under a hold

@@ -177,7 +177,9 @@ async def test_a_send_is_claimed_and_settled_once(postgres_url: str, side: Any) 
         assert (outcome.status, outcome.value, line.cuts) == ("done", 3, 2)
         assert sent == [1, 2]
         with psycopg.connect(postgres_url) as connection:
-            found = connection.execute("SELECT key, generation, tries, state, receipt FROM stepseven.effect ORDER BY key").fetchall()
+            found = connection.execute(
+                "SELECT key, generation, tries, state, receipt FROM stepseven.effect ORDER BY key"
+            ).fetchall()
             asked = connection.execute("SELECT count(*) FROM stepseven.question").fetchone()
         assert found == [("1", 1, 1, "done", "1"), ("2", 1, 1, "done", "2")]
         assert asked == (0,)
@@ -299,7 +301,8 @@ def test_lost_records_are_noticed_by_records_alone(open_store: Open, grouped: bo
     from tests.servers.bouncer import Bouncer
     from tests.servers.postgres import Cluster
 
-    with Cluster(settings={"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}) as cluster, Bouncer(cluster.port) as bouncer:
+    settings = {"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}
+    with Cluster(settings=settings) as cluster, Bouncer(cluster.port) as bouncer:
         store = open_store(bouncer.url("postgres"))
         hold = hold_run(store)
         for seq in (1, 2):
@@ -550,7 +553,7 @@ def test_compact_gives_back_and_waits_for_nobody(postgres_url: str, open_store: 
 
 
 def test_who_is_not_the_owner_cannot_compact(postgres_url: str, open_store: Open) -> None:
-    """A role that may write, but does not own the tables, is told that nothing was made smaller: what is forgotten is still there."""
+    """A role that may write, but does not own the tables, is told that nothing was made smaller: what went is still there."""
     import psycopg
 
     open_store(postgres_url)

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from stepseven import Layer, Run, step, testing, workflow
+from stepseven.errors import UnknownQuestion, UnknownRun
 from stepseven.layer import open_store
 from stepseven.store.base import Store
 from stepseven.store.dialect import POSTGRES, SQLITE
@@ -242,6 +243,23 @@ def test_json_is_kept_as_it_is_written(store: Store) -> None:
     for n, value in enumerate(both.VALUES):
         if len(value) <= 300:
             assert f'"k{n}":{{"value":{value},"version":1}}' in document
+
+
+@pytest.mark.parametrize("strange", ["a\0b", "\ud800"])
+async def test_what_no_row_can_hold_is_not_found(url: str, strange: str) -> None:
+    """Looked for by a text that no row can hold: it is not there, on both; not a store that cannot be used."""
+    async with Layer(url) as layer:
+        for look in (layer.why, layer.checkpoint, layer.resume):
+            with pytest.raises(UnknownRun):
+                await look(strange)
+        with pytest.raises(UnknownRun):
+            await layer.cancel(strange, reason="none")
+        with pytest.raises(UnknownQuestion):
+            await layer.answer(strange, "yes", by="ann")
+        assert await layer.runs(client=strange) == await layer.runs(workflow=strange) == []
+        assert await layer.questions(client=strange) == await layer.questions(run_id=strange) == []
+        assert layer.client("acme").get(strange, "none") == "none"
+        assert layer.client("acme").history(strange) == []
 
 
 async def test_a_key_may_be_as_long_as_it_likes(url: str) -> None:

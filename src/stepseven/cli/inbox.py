@@ -36,6 +36,7 @@ from stepseven.errors import InvalidAnswer, SecretFound, UnknownQuestion, readab
 from stepseven.layer import Layer
 from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
+from stepseven.store.codec import storable
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.state import question_of
 from stepseven.transitions.undoing import taken_back
@@ -206,7 +207,7 @@ def _chose(reply: Any) -> bool:
 
 async def _question(layer: Layer, question_id: str) -> Row:
     def unit(tx: Any) -> tuple[Row | None, list[str]]:
-        row = tx.one(tx.sql.question, {"id": question_id})
+        row = tx.one(tx.sql.question, {"id": question_id}) if storable(question_id) else None
         return row, [r["id"] for r in tx.all(tx.sql.open_question_ids, {})]
 
     row, open_ids = await layer.store.read(unit)

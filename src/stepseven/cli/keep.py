@@ -37,7 +37,7 @@ async def prune(
         str, typer.Option("--older-than", metavar="AGE", help="How long ago a run must have ended: 90d, 12h.")
     ] = f"{DEFAULT_DAYS}d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    vacuum: Annotated[bool, typer.Option("--vacuum", help="Give the free space back: the file is written anew.")] = False,
+    vacuum: Annotated[bool, typer.Option("--vacuum", help="Give the free space back: the store is written anew.")] = False,
 ) -> None:
     """Shrink runs that ended long ago to summaries, decisions and receipts. Nobody has to wait for it."""
     try:
@@ -57,9 +57,9 @@ async def prune(
         return
     _tell_pruned(done, older_than, dry_run=dry_run)
     if back is not None:
-        out().print(wrapped(f"The file was written anew: {size(back)} are given back."))
+        out().print(wrapped(f"The store was written anew: {size(back)} are given back."))
     elif done.runs and not dry_run:
-        out().print(wrapped("The space is used for what comes next. `stepseven prune --vacuum` makes the file smaller."))
+        out().print(wrapped("The space is used for what comes next. `stepseven prune --vacuum` makes the store smaller."))
 
 
 def _tell_pruned(done: Pruned, older_than: str, *, dry_run: bool) -> None:

@@ -93,7 +93,7 @@ async def resume(setting: Setting, run_id: RunId, module: Module = None, wait: W
 async def start(
     setting: Setting, target: Target, client: Client, input_: Input = None, run_id: NewId = None, goal: Goal = None
 ) -> None:
-    """Accept a run without running it: `resume` takes it."""
+    """Accept a run without running it: a worker takes it, or `resume`."""
     call = _code.call(_code.workflow(target), inputs_of(input_ or []))
     async with setting.layer(create=True) as layer:
         info = await _checked(layer.start(call, client=client, run_id=run_id, goal=goal))
@@ -101,7 +101,7 @@ async def start(
             print_json((await view(layer, info.run_id)).document())
             return
         module = target.partition(":")[0]
-        out().print(clean(f"{info.run_id} is {info.status}. It goes on with:"))
+        out().print(clean(f"{info.run_id} is {info.status}. A worker takes it, or:"))
         out().print(f"  {command('resume', info.run_id, '--module', module, *setting.also)}")
 
 

@@ -291,13 +291,17 @@ class Worker:
         self._away = False
         await self._driver.put_down(self.running, STOPPED)
         worker = self._services.worker
+        if self._away:  # it has just been asked for long, and did not answer
+            self._strand("it did not take them back")
+            return
         try:
-            if self._away:  # it has just been asked for long, and did not answer
-                raise StoreUnavailable(self._services.store.url, "it did not take the runs back")
             await asyncio.to_thread(worker.give_back, STOPPED)
             await asyncio.to_thread(worker.offer, {})
-        except StoreUnavailable as error:  # the lease, or the proof that this process is gone, frees what is left
-            worker.digests, worker.stranded = {}, True
-            _log.warning(
-                "worker %s stops while the store is away: its runs are free once it is seen to be gone (%s)", self.id, error
-            )
+        except StoreUnavailable as error:
+            self._strand(str(error))
+
+    def _strand(self, why: str) -> None:
+        """Leave what is in memory to the lease, or to the proof that this process is gone."""
+        worker = self._services.worker
+        worker.digests, worker.stranded = {}, True
+        _log.warning("worker %s stops while the store is away: its runs are free once it is seen to be gone (%s)", self.id, why)

@@ -10,7 +10,8 @@ from stepseven.errors import StoreUnavailable
 from stepseven.store._pg_connect import Connection
 
 PATIENCE_S = 10.0  # how long somebody else may hold on to a table
-_TABLES = """SELECT c.relname AS name, c.oid::bigint AS oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+_TABLES = """SELECT c.relname AS name, c.oid::bigint AS oid FROM pg_catalog.pg_class AS c
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = 'stepseven' AND c.relkind = 'r' ORDER BY c.relname"""
 _BYTES = """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) AS bytes FROM pg_catalog.pg_class AS c
     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'stepseven' AND c.relkind = 'r'"""

@@ -344,6 +344,11 @@ def free_text(text: str, limit: int = MAX_FREE_TEXT) -> str:
     return shown if len(shown) <= limit else shown[: max(0, limit - 1)] + "…"
 
 
+def storable(*texts: object) -> bool:
+    """Whether all of them are texts that a row may hold as they are. What is not can be looked for nowhere: none is found."""
+    return all(text is None or (isinstance(text, str) and "\0" not in text and not _HALF.search(text)) for text in texts)
+
+
 def fallback(value: Any) -> str:
     """JSON text that says what *value* was, when it cannot be stored itself. Cannot fail.
 

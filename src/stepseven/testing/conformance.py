@@ -245,9 +245,15 @@ class StoreConformance(ABC):
             return sent, len(_steps_of(tx, run_no=hold.run_no))
 
         async def last() -> list[Later]:
-            third, fourth = (record(hold, seq).insert(store.sql, hold.values()) for seq in (3, 4))
-            sent = [store.write(lambda tx, each=each: tx.later(*each), durable=True, client=CLIENT) for each in (third, fourth)]
-            return await asyncio.gather(*sent)
+            def left(seq: int) -> Callable[[Tx], Later]:
+                statement, values = record(hold, seq).insert(store.sql, hold.values())
+
+                def unit(tx: Tx) -> Later:
+                    return tx.later(statement, values)
+
+                return unit
+
+            return list(await asyncio.gather(*(store.write(left(seq), durable=True, client=CLIENT) for seq in (3, 4))))
 
         sent, seen = store.write_now(unit, durable=True, client=CLIENT)
         assert ([each.rows_written() for each in sent], seen) == ([1, 0, 1], 2)

@@ -198,9 +198,7 @@ def _asked_about(tx: Tx, row: Row) -> list[Row]:
     return [q for q in asked if f"#{row['claim_id']}:" in q["key"]]
 
 
-def _insert(
-    tx: Tx, hold: Hold, intent: Intent, name: tuple[str, int], now_us: int, gap: Gap | None
-) -> Claim:
+def _insert(tx: Tx, hold: Hold, intent: Intent, name: tuple[str, int], now_us: int, gap: Gap | None) -> Claim:
     """A claim where there is none (*name*: its id and generation). In a gap it is in doubt from the first."""
     claim_id, generation = name
     row = {**_claim_row(hold, intent, claim_id, now_us), "generation": generation}

@@ -8,6 +8,7 @@ from typing import Any
 from stepseven.errors import UnknownRun
 from stepseven.model import RunStatus
 from stepseven.store.base import Row, Tx
+from stepseven.store.codec import storable
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK
 
 START = "run.start"  # name of the record that holds a child's end, and with it what the child has cost
@@ -74,6 +75,8 @@ def checkpoint(tx: Tx, run_id: str) -> dict[str, Any]:
     Raises:
         UnknownRun: there is none with this id.
     """
+    if not storable(run_id):
+        raise UnknownRun(run_id)
     run, row = tx.one(tx.sql.run_by_id, {"id": run_id}), tx.one(tx.sql.checkpoint, {"id": run_id})
     if run is None or row is None:
         raise UnknownRun(run_id)

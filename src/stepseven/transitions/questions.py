@@ -13,6 +13,7 @@ from stepseven.decide.escalate import Draft
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, UnknownQuestion
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
+from stepseven.store.codec import storable
 from stepseven.transitions import clients, editing, family, telling, undoing
 from stepseven.transitions.clients import Given
 from stepseven.transitions.fitting import mismatch
@@ -56,7 +57,7 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
     Raises:
         UnknownQuestion, AlreadyAnswered, QuestionExpired, InvalidAnswer: nothing was changed.
     """
-    row = tx.one(tx.sql.question, {"id": question_id})
+    row = tx.one(tx.sql.question, {"id": question_id}) if storable(question_id) else None
     if row is None:
         raise UnknownQuestion(question_id, [r["id"] for r in tx.all(tx.sql.open_question_ids, {})])
     if row["folded_into"] is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stepseven.errors import RunConflict, Superseded, UnknownRun
 from stepseven.model import FailureKind, RunStatus
 from stepseven.store.base import Row, Tx
+from stepseven.store.codec import storable
 from stepseven.transitions import clients, family
 from stepseven.transitions.offering import offer, tell_kin
 from stepseven.transitions.pruning import kept_inputs
@@ -89,7 +90,7 @@ def known(tx: Tx, run_id: str) -> Row:
     Raises:
         UnknownRun: there is none.
     """
-    run = tx.one(tx.sql.run_by_id, {"id": run_id})
+    run = tx.one(tx.sql.run_by_id, {"id": run_id}) if storable(run_id) else None
     if run is None:
         raise UnknownRun(run_id)
     return run
