@@ -83,9 +83,7 @@ async def runs(  # noqa: PLR0917 - typer's: every option is a parameter
 
 async def _orphaned(setting: Setting, client: str | None, workflow: str | None, limit: int) -> None:
     async with setting.layer() as layer:
-        found = [
-            one for one in await all_orphans(layer) if client in (None, one.client_id) and workflow in (None, one.workflow)
-        ]
+        found = [one for one in await all_orphans(layer) if client in (None, one.client_id) and workflow in (None, one.workflow)]
     if setting.as_json:
         print_json({"items": [asdict(one) for one in found[:limit]], "next": None})
         return

@@ -87,17 +87,23 @@ class Worker:
         """
         rows = tx.all(tx.sql.workers, {"now": self.edge.now_us()})
         self._write_row(tx, self._placed(tx, rows))
-        for row in rows:
-            if proven_dead(_process(row), self.process) or row["silent_us"] > FORGOTTEN_US:
+        now = self._now_us(tx)
+        for row in rows:  # by its last beat itself: a server that was started again lately changes nothing about that
+            forgotten = row["id"] != self.id and now - row["beat_us"] > FORGOTTEN_US
+            if forgotten or proven_dead(_process(row), self.process):
                 tx.run(tx.sql.drop_worker, {"id": row["id"]})
+
+    def _now_us(self, tx: Tx) -> int:
+        """What leases go by."""
+        row = tx.one(tx.sql.clock, {"now": self.edge.now_us()})
+        assert row is not None  # it has no FROM  # noqa: S101
+        return int(row["now_us"])
 
     def _placed(self, tx: Tx, rows: list[Row]) -> str | None:
         """What we can execute, with what is known of the age of our source and of others'."""
         if not self.digests:
             return None
-        now = tx.one(tx.sql.clock, {"now": self.edge.now_us()})
-        assert now is not None  # it has no FROM  # noqa: S101
-        return sources.text(sources.placed(self.digests, [row["modules"] for row in rows], now["now_us"]))
+        return sources.text(sources.placed(self.digests, [row["modules"] for row in rows], self._now_us(tx)))
 
     def _write_row(self, tx: Tx, modules: str | None) -> None:
         p = self.process
