@@ -132,8 +132,8 @@ async def takes(scale: Scale) -> list[Line]:
                 began = perf_counter()
                 for child in children:
                     child.go()
-                taken = "SELECT count(*), sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) FROM run"
-                ended = until(lambda: len(set(store.rows(taken)[0])) == 1)
+                counts = "SELECT count(*), sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) FROM run"
+                ended = until(lambda store=store, counts=counts: len(set(store.rows(counts)[0])) == 1)
                 rates.append(runs / (ended - began))
     return [
         Line(

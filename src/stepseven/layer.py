@@ -63,6 +63,7 @@ T = TypeVar("T")
 
 LATER = "comes with a later release of stepseven"
 MAX_ID = 200
+MAX_PAGE = 100_000  # of runs or questions at once
 
 
 def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False, edge: Edge | None = None) -> Store:
@@ -81,6 +82,7 @@ def open_store(url: str, *, always_durable: bool = False, upgrade: bool = False,
         SchemaMismatch: another version of stepseven wrote the database.
     """
     scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
     if scheme == "sqlite":
         path = rest.removeprefix("/")
         if not path:  # an unset variable in "sqlite:///$FILE" must not mean a store that forgets
@@ -338,7 +340,7 @@ class Layer:
         """Runs, newest first."""
         if status is not None and status not in set(RunStatus):
             raise ValueError(f"status={status!r}: one of {', '.join(RunStatus)}")
-        before = _cursor_no(cursor)
+        before, limit = _cursor_no(cursor), _checked_limit(limit)
         if not storable(client, workflow):
             return Page([], None)
         params = {"client_id": client, "workflow": workflow, "status": status, "limit": limit + 1, "before": before}
@@ -358,8 +360,9 @@ class Layer:
         """Questions, oldest first. ``status=None``: all."""
         if status is not None and status not in set(QuestionStatus):
             raise ValueError(f"status={status!r}: one of {', '.join(QuestionStatus)}")
-        after_us, _, after_id = (cursor or "0:").partition(":")
-        if not after_us.isdigit():
+        limit = _checked_limit(limit)
+        after_us, _, after_id = str(cursor or "0:").partition(":")
+        if not _is_number(after_us):
             raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
         if not storable(client, run_id, after_id):
             return Page([], None)
@@ -612,9 +615,20 @@ def _answer_text(value: Any) -> str | None:
 def _cursor_no(cursor: str | None) -> int:
     if cursor is None:
         return 1 << 62
-    if not cursor.isdigit():
+    if not _is_number(cursor):
         raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
     return int(cursor)
+
+
+def _is_number(text: Any) -> bool:
+    """Whether a database can count to it."""
+    return isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 18  # noqa: PLR2004 - below 2**63
+
+
+def _checked_limit(limit: Any) -> int:
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit={limit!r}: say how many, 1 to {MAX_PAGE:,}")
+    return limit
 
 
 def _run_info(row: Row) -> RunInfo:

@@ -15,6 +15,7 @@ import pytest
 
 from stepseven.cli import main
 from stepseven.model import RunStatus
+from stepseven.runtime.edge import this_process
 from stepseven.store.sqlite import SqliteStore
 from stepseven.transitions import orphans
 from stepseven.transitions.runs import Admission, admit
@@ -230,20 +231,24 @@ def test_the_last_worker_that_knew_it_is_named(queued):
 
 def test_a_frozen_worker_is_not_alive(queued):
     """A worker of this machine that is there and says nothing any more is counted as gone at the first look, whoever looks."""
-    with worker(queued, "renewals") as process:
-        until(lambda: queued("show", "r1", "--json").json["status"] == RunStatus.DONE)
-        process.send_signal(signal.SIGSTOP)
-        start(queued.folder, "r2")
-        sql(queued, "UPDATE worker SET beat_us = beat_us - 60000000")
-        assert "workers    none alive, 1 gone" in queued("doctor").out
-        (orphan,) = queued("runs", "--orphaned", "--json").json["items"]
-        assert orphan["reason"].startswith("no worker is at work; the last that knew workflow simple")
-        assert orphan["reason"] in plain(queued("why", "r2").out)
-        sql(queued, "UPDATE run SET status = 'running', owner = (SELECT id FROM worker) WHERE id = 'r2'")
-        (left,) = queued("runs", "--orphaned", "--json").json["items"]
-        assert left["reason"].startswith(f"its worker (process {process.pid} on ")
-        assert "said nothing for " in left["reason"]
-        assert "executes it" not in queued("why", "r2").out
+    p, beat_us = this_process(), time.time_ns() // 1000 - 60_000_000
+    modules = '{"simple":{"digest":"d","since_us":1}}'
+    sql(
+        queued, "INSERT INTO worker (id, host, boot, pid, started, beat_us, modules) VALUES ('w_frozen', ?, ?, ?, ?, ?, ?)",
+        p.host, p.boot, p.pid, p.started, beat_us, modules,
+    )  # fmt: skip
+    assert "workers    none alive, 1 gone" in queued("doctor").out
+    (orphan,) = queued("runs", "--orphaned", "--json").json["items"]
+    assert orphan["reason"].startswith("no worker is at work; the last that knew workflow simple")
+    assert orphan["reason"].rpartition(" was heard of ")[0] in plain(queued("why", "r1").out)
+    sql(queued, "UPDATE run SET status = 'running', owner = 'w_frozen'")
+    (left,) = queued("runs", "--orphaned", "--json").json["items"]
+    assert left["reason"].startswith(f"its worker (process {p.pid} on ")
+    assert "said nothing for " in left["reason"]
+    assert "Run r1 was broken off when its worker fell silent: " in plain(queued("why", "r1").out)
+    sql(queued, "UPDATE worker SET beat_us = ?", time.time_ns() // 1000)
+    assert "workers    1 alive" in queued("doctor").out
+    assert "executes it" in queued("why", "r1").out
 
 
 def test_restored_says_what_it_means_and_raises_the_epoch(queued):

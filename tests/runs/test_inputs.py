@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from stepseven import Layer, NotRecordable, Run, RunConflict, Secret, SecretFound, step, workflow
+from stepseven import Layer, NotRecordable, Run, RunConflict, Secret, SecretFound, step, testing, workflow
 from tests.runs.tools import ROOT, module, rows, until_crash, url
 
 
@@ -321,3 +321,23 @@ async def test_layer_run_wants_a_workflow(tmp_path: Path) -> None:
             await layer.run(function, client="acme")  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="inputs belong into the call"):
             await layer.run(plain("Q3"), client="acme", year=2)  # type: ignore[call-overload]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, 1 << 70, "5"])
+async def test_a_page_has_a_size(limit: Any) -> None:
+    """How many runs or questions at once is a whole number of some size, or it is said what to say."""
+    async with testing.layer() as layer:
+        for look in (layer.runs, layer.questions):
+            with pytest.raises(ValueError, match="say how many"):
+                await look(limit=limit)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("cursor", ["x", "9" * 30, "\N{ARABIC-INDIC DIGIT THREE}"])
+async def test_a_cursor_is_the_one_of_the_page_before(cursor: str) -> None:
+    """What was made up is no place to go on from."""
+    async with testing.layer() as layer:
+        for look in (layer.runs, layer.questions):
+            with pytest.raises(ValueError, match="page before"):
+                await look(cursor=cursor)

@@ -45,9 +45,11 @@ def store(url: str) -> Iterator[Store]:
 
 
 def test_tables_are_the_same(tmp_path: Path, postgres_url: str) -> None:
-    """Every table, column, uniqueness, obligation and index that is in one is in the other."""
+    """Every table, column, uniqueness, obligation and index that is in one is in the other, but for what SQLite's rowid tells."""
     with closing(sqlite3.connect(both.empty(tmp_path / "s.db"))) as db, psycopg.connect(postgres_url) as pg:
-        assert _sqlite_shape(db) == _postgres_shape(pg)
+        there = _postgres_shape(pg)
+        there["effect"].remove(("arrival", "integer", True))
+        assert _sqlite_shape(db) == there
 
 
 def _sqlite_shape(db: sqlite3.Connection) -> dict[str, Any]:

@@ -29,7 +29,8 @@ SUBJECT = "tests.workers.subject"
 #: the three databases, each skipped where it is not
 EVERYWHERE = [
     "sqlite",
-    pytest.param("postgres", marks=pytest.mark.postgres),
+    # With a pooler in between it is the same database, and harder: directly, only with those tests that take their time.
+    pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak]),
     pytest.param("pooled", marks=pytest.mark.pgbouncer),
 ]
 

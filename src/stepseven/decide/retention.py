@@ -9,6 +9,7 @@ from typing import Any
 
 DAY_US = 24 * 3600 * 1_000_000
 DEFAULT_DAYS = 90  # DESIGN §14
+MOST_US = 1_000_000 * DAY_US
 ROUND_US = DAY_US  #: finished runs are looked through once in so long
 VARIABLE = "STEPSEVEN_RETENTION"
 _SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([hd])")
@@ -23,7 +24,7 @@ def span_us(older_than: Any) -> int:
         older_than: days as a number (0 and more), ``"90d"``, ``"12h"``, or a ``timedelta``.
 
     Raises:
-        ValueError: it is none of these, or negative.
+        ValueError: it is none of these, or negative, or more than a million days.
     """
     us: float | None = None
     if isinstance(older_than, timedelta):
@@ -33,7 +34,7 @@ def span_us(older_than: Any) -> int:
     elif isinstance(older_than, str):
         found = _SPAN.fullmatch(older_than.strip())
         us = float(found[1]) * _UNIT_US[found[2]] if found else None
-    if us is None or us < 0:
+    if us is None or not 0 <= us <= MOST_US:
         raise ValueError(f"older_than={older_than!r}: {_HOW}")
     return round(us)
 
