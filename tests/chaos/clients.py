@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stepseven.errors import StoreUnavailable
 from stepseven.layer import open_store
 from stepseven.model import EffectState
+from stepseven.store.base import Store
 from stepseven.transitions.state import Hold
 from tests.chaos.counter import ask
 from tests.chaos.desk import Desk, begin_attempt
@@ -102,7 +104,7 @@ def main() -> None:
         parser.add_argument(name)
     given = parser.parse_args()
     folder, name = Path(given.folder), f"c{given.number}p{os.getpid()}"
-    store = open_store(given.url)
+    store = opened(given.url)
     log = Log(folder / f"{name}.log", time.monotonic)
     client = Client(
         Desk(store, name, log), random.Random(f"{given.seed} {given.number}"), int(os.environ["CHAOS_PORT"]), float(given.begun)
@@ -114,10 +116,20 @@ def main() -> None:
     store.close()
 
 
+def opened(url: str) -> Store:
+    """The store, once it is there: a client that is started while the server is not would be started again."""
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            return open_store(url)
+        except StoreUnavailable:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.2)
+
+
 def tolerated(step: Any) -> None:
     """A look before a call may find the store away: then there is no call."""
-    from stepseven.errors import StoreUnavailable
-
     try:
         step()
     except StoreUnavailable:

@@ -186,6 +186,8 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
 
 def _could_send_us(ex: Execution, call: Call, held: Claim, tx: Tx) -> int | None:
     """For how long whoever made the claim could still send, and until that is to be seen; ``None``: its gate tells."""
+    if held.state is EffectState.UNKNOWN:  # who sent it has said so at the send's end: it waits for nothing of ours
+        return None
     o = call.step.settings
     span_us = round((o.timeout_s or WRITE_TIMEOUT_S) * 1e6)
     if held.tries == 1:  # its code may be another version of ours

@@ -132,6 +132,13 @@ async def _uninterrupted(ex: Execution, work: Callable[[Caller], Coroutine[Any, 
     return task.result()
 
 
+async def _awake(ex: Execution) -> None:
+    """After a standstill, ours or the store's: the gate would stop what begins before the next beat, so beat now."""
+    worker = ex.services.worker
+    if not worker.may_act(ex.hold.run_no, ex.hold.fence):
+        await asyncio.to_thread(worker.beat, early=True)
+
+
 async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all that was decided about it
     ex: Execution,
     call: Call,
@@ -150,9 +157,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
         dead = ex.services.worker.dead_workers(tx)
         return effects.claim(tx, ex.hold, wanted, claim_id, now, proven_dead=dead, second=second, promise=again)
 
-    worker = ex.services.worker
-    if not worker.may_act(ex.hold.run_no, ex.hold.fence):  # it stood still: the gate would stop what begins before a beat
-        await asyncio.to_thread(worker.beat, early=True)
+    await _awake(ex)
     claim: Claim | None = None
     if intent.scope == "run" and not intent.proposed and promise is None and not second and call.key not in ex.attempts:
         anew, written = await ex.write(lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, ex.now_us()), durable=True)
@@ -168,6 +173,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
             lambda tx: effects.mark(tx, claim, state, now, gate_until_us=now), durable=True, client=ex.hold.client_id
         )
         return Sent()
+    await _awake(ex)  # the store may have been away until the claim
     if looking:
         ex.looked.add(call.key)
         return Sent(doubt=claim, proven=True)
