@@ -1,4 +1,7 @@
-"""Ways to be too late: a few calls in a fixed order, each shown to need one condition of one statement."""
+"""Ways to be too late: a few calls in a fixed order, each shown to need one condition of one statement.
+
+Longer than other files: one scene for each condition, in the order of the statements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Yesterday's backup is put back under live runs: what was done after it was made is not done again. The outside counts."""
+"""Yesterday's backup is put back under live runs: what was done after it was made is not done again. The outside counts.
+
+Longer than other files: the table of what may have been done after a backup, case by case.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PostgreSQL as it is at night: connections that break around a commit, a silent network, a server that restarts, a pooler."""
+"""PostgreSQL as it is at night: connections that break around a commit, a silent network, a server that restarts, a pooler.
+
+Longer than other files: everything that can go wrong between a store and its server, in one list.
+"""
 
 from __future__ import annotations
 

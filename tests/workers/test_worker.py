@@ -1,4 +1,7 @@
-"""What a worker in this process does: takes what is due, and only that; keeps its slots; outlives what its runs do."""
+"""What a worker in this process does: takes what is due, and only that; keeps its slots; outlives what its runs do.
+
+Longer than other files: the worker's promises in one list.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A write that was begun, and nobody knows whether it happened: find out, or ask. Never guess.
 
 In this order: a late receipt, the probe, the other side's promise to honour the key, a person.
+
+Longer than other files: the rules by which a send in doubt is found out about stand side by side.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It runs in a task of its own. Whoever cancels the caller waits until the send has ended and is on record. A thread cannot be
 stopped: when its time is up it is given up, may not pass the gate any more, and its receipt is kept if it comes late.
+
+Longer than other files: the way of one send, from its claim to what became of it, is read in one piece.
 """
 
 from __future__ import annotations
