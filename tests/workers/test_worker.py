@@ -210,12 +210,12 @@ async def test_one_run_that_breaks_off_stops_neither_worker_nor_others(tmp_path:
     async with Layer(url(tmp_path)) as layer, layer.worker(HERE) as worker:
         await layer.start(w_exits(), client="acme", run_id="x")
         await layer.start(w_aborts(), client="acme", run_id="a")
-        await until(lambda: rows(tmp_path, "SELECT executions FROM run WHERE id = 'a'")[0]["executions"] == 2)
+        await until(lambda: rows(tmp_path, "SELECT executions FROM run WHERE id = 'a'")[0]["executions"] >= 2)
         await layer.start(w_plain(n=1), client="acme", run_id="r")
         await until(lambda: status(tmp_path, "r") == "done")
         assert status(tmp_path, "x") == "waiting"
         assert [q.run_id for q in await layer.questions()] == ["x"]
-        assert worker._resting[rows(tmp_path, "SELECT no FROM run WHERE id = 'a'")[0]["no"]].times == 2
+        assert worker._resting[rows(tmp_path, "SELECT no FROM run WHERE id = 'a'")[0]["no"]].times >= 2
     assert len([r for r in caplog.records if "run a broke off" in r.message]) == 1
 
 
