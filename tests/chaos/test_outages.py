@@ -51,6 +51,7 @@ async def until(seen: Any, what: str, within: float = 40) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["fast", "immediate"])
 async def test_restart_in_the_middle_of_runs_and_of_their_recovery(how: Any, outside: Outside, cluster: Cluster) -> None:
     """Whatever runs and whatever is just being resumed when the server is restarted goes on, and nothing is done twice."""
