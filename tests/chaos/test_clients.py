@@ -84,7 +84,6 @@ def judged(kind: Kind, folder: Path, seconds: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.soak
 @pytest.mark.parametrize("kind", [KINDS[1]])  # the others in the long version: one minute each
 def test_what_clients_hear_in_the_chaos_is_linearizable(kind: Kind, tmp_path: Path) -> None:
     """One owner at a time, fences that only rise, one winner ever of a question, one send of a try; whatever breaks meanwhile."""

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from stepseven import Layer
+from stepseven import Layer, Outcome
 from stepseven.errors import StoreUnavailable
-from stepseven.model import RunStatus
+from stepseven.model import RunStatus, WaitingFor
 from tests.chaos import flows
 from tests.chaos.counter import ROOT, Outside
 from tests.chaos.stage import Stage
@@ -50,8 +50,18 @@ async def until(seen: Any, what: str, within: float = 40) -> Any:
 # -- restarts -----------------------------------------------------------------------------------------------------------------
 
 
+async def as_far_as_it_gets(layer: Layer, run_id: str) -> Outcome[Any]:
+    """Resume a run until it ends, or a person has to answer: a doubt may take longer than one call waits for it."""
+    give_up = asyncio.get_running_loop().time() + 90
+    while True:
+        outcome = await layer.resume(run_id)
+        if outcome.status.ended or outcome.questions or asyncio.get_running_loop().time() > give_up:
+            return outcome
+        await asyncio.sleep(0.2)
+
+
 @pytest.mark.slow
-@pytest.mark.soak
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["fast", "immediate"])
 async def test_restart_in_the_middle_of_runs_and_of_their_recovery(how: Any, outside: Outside, cluster: Cluster) -> None:
     """Whatever runs and whatever is just being resumed when the server is restarted goes on, and nothing is done twice."""
@@ -60,16 +70,19 @@ async def test_restart_in_the_middle_of_runs_and_of_their_recovery(how: Any, out
         runs = [asyncio.create_task(layer.run(flows.days(n=n), client=f"c{n}", run_id=f"r{n}")) for n in range(many)]
         await until(lambda: outside.counts()["keyed/3.a"], "some are at work")
         await asyncio.to_thread(cluster.restart, how)
-        parked = await asyncio.gather(*runs)
-        assert {outcome.status for outcome in parked} == {RunStatus.WAITING}, parked
+        await asyncio.gather(*runs)
+        parked = [await as_far_as_it_gets(layer, f"r{n}") for n in range(many)]
+        assert {outcome.waiting_for for outcome in parked} == {WaitingFor.PERSON}, parked
         for turn in ("first", "second"):
             for question in await layer.questions(limit=100):
                 await layer.answer(question.id, "yes", by="ann")
-            recoveries = [asyncio.create_task(layer.resume(f"r{n}")) for n in range(many)]
+            recoveries = [asyncio.create_task(as_far_as_it_gets(layer, f"r{n}")) for n in range(many)]
             if turn == "first":
                 await until(lambda: any(outside.counts()[f"probed/{n}.b"] for n in range(many)), "some go on")
             await asyncio.to_thread(cluster.restart, how)
             ended = await asyncio.gather(*recoveries)
+        asked = [f"{q.run_id} {q.kind}: {q.text} {q.context}" for outcome in ended for q in outcome.questions]
+        assert not asked, "\n".join(asked)
         assert {outcome.status for outcome in ended} == {RunStatus.DONE}, ended
     assert writes(outside) == Counter(
         [f"keyed/{n}.{what}" for n in range(many) for what in "ac"] + [f"probed/{n}.{what}" for n in range(many) for what in "bd"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
+from typing import Any
 
 import httpx
 import pytest
 
-from stepseven import Cost, Run, attempt, step, workflow
+from stepseven import Cost, Layer, Run, attempt, step, workflow
 from stepseven.errors import Superseded
 from stepseven.model import RunStatus
 from stepseven.store.base import Tx
@@ -275,3 +277,33 @@ async def test_what_a_send_cost_counts_when_its_result_is_refused() -> None:
         await layer.answer(the_question(outcome).id, 7, by="ann")
         outcome = await layer.resume("r")
         assert (outcome.result(), outcome.spend.usd) == (7, 1.5)
+
+
+async def test_a_claim_whose_commit_took_long_has_all_its_time_before_the_send() -> None:
+    """Whoever looks for an effect counts from its claim: nothing is sent after that, however slow the store was to answer."""
+    moments: list[tuple[int, int]] = []
+
+    @step(effect="write", key="n", timeout=0.4, attempts=1)
+    async def pay(n: str) -> str:
+        assert attempt().idempotency_key
+        until = [c["gate_until_us"] for c in claims(layer)]
+        moments.append((time.time_ns() // 1000, until[-1]))
+        return n
+
+    @workflow
+    async def one(run: Run) -> str:
+        return await pay("A")
+
+    async with Layer("sqlite:///:memory:") as layer:
+        write, waits = layer.store.write, [0.6, 0.2]
+
+        async def slow(unit: Any, **how: Any) -> Any:
+            before = len(claims(layer))
+            done = await write(unit, **how)
+            if waits and (before or claims(layer)):
+                await asyncio.sleep(waits.pop(0))
+            return done
+
+        layer.store.write = slow  # type: ignore[method-assign]
+        assert (await layer.run(one(), client="acme")).result() == "A"
+    assert [sent < until for sent, until in moments] == [True]

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from stepseven.runtime.attempt import Attempt
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
+    from stepseven.transitions.state import Hold
 
 GRACE_S = 5.0  # how long cancelled code may take to end before it counts as still running
+LATE = 0.25  # of a send's time that may be gone when it begins
+ANEW = 3  # times that a claim is made anew because of that; a store that slow, and a time that short, are not made for each other
 BUSY_LOOK_US = 1_000_000
 BUSY_PARK_US = 60_000_000  # after half a minute of looking the run leaves memory between looks
 
@@ -141,6 +144,27 @@ async def _awake(ex: Execution) -> None:
         await asyncio.to_thread(worker.beat, early=True)
 
 
+class _Made:
+    """When a claim was made: from then on its time runs, in the eyes of whoever looks for what it did."""
+
+    def __init__(self, ex: Execution) -> None:
+        self._edge = ex.edge
+        self._at = ex.edge.since_boot()
+
+    def now_us(self) -> int:
+        """It is being made now."""
+        self._at = self._edge.since_boot()
+        return self._edge.now_us()
+
+    def until(self, seconds: float) -> float:
+        """When *seconds* from then are over, as the edge's ``since_boot`` tells it."""
+        return self._at + seconds
+
+    def late(self, seconds: float) -> bool:
+        """Whether so much of its time is gone that the send would be stopped half-way."""
+        return self._edge.since_boot() - self._at > seconds * LATE
+
+
 async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all that was decided about it
     ex: Execution,
     call: Call,
@@ -151,10 +175,10 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     approved: approving.Approved | None,
 ) -> Sent | Claim:
     claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)
-    wanted = replace(intent, unsent=looking)
+    wanted, made = replace(intent, unsent=looking), _Made(ex)
 
     def unit(tx: Any) -> Claim:
-        now = ex.now_us()
+        now = made.now_us()
         again = promise if promise is not None and doubt.young(call, promise, now) else None
         dead = ex.services.worker.dead_workers(tx)
         return effects.claim(tx, ex.hold, wanted, claim_id, now, proven_dead=dead, second=second, promise=again)
@@ -162,7 +186,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     await _awake(ex)
     claim: Claim | None = None
     if intent.scope == "run" and not intent.proposed and promise is None and not second and call.key not in ex.attempts:
-        anew, written = await ex.write(lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, ex.now_us()), durable=True)
+        anew, written = await ex.write(lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, made.now_us()), durable=True)
         claim = anew if written.rows_written() == 1 else None
     if claim is None:
         claim = await ex.write(unit, durable=True)
@@ -181,7 +205,16 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
         return Sent(doubt=claim, proven=True)
     if promise is not None:
         move = replace(move, approach=doubt.last_approach(ex, call))  # a promise is about what was sent
-    return await _send(ex, call, intent, claim, move, approved)
+    ours = claim
+    for _ in range(ANEW):
+        if not made.late(call.step.settings.timeout_s or WRITE_TIMEOUT_S):
+            break  # else the store took its time: what is claimed anew has all of its own
+        ours = await ex.write(functools.partial(_anew, ex.hold, wanted, ours, made), durable=True)
+    return await _send(ex, call, intent, ours, move, approved, made)
+
+
+def _anew(hold: Hold, wanted: Intent, claim: Claim, made: _Made, tx: Any) -> Claim:
+    return replace(effects.retry(tx, hold, wanted, claim, made.now_us()), doubtful=claim.doubtful)  # nothing was sent under it
 
 
 def _looks_first(ex: Execution, call: Call) -> bool:
@@ -204,8 +237,8 @@ async def busy(ex: Execution, call: Call) -> None:
 # -- the send -----------------------------------------------------------------------------------------------------------
 
 
-async def _send(
-    ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try, approved: approving.Approved | None
+async def _send(  # noqa: PLR0913, PLR0917 - as above
+    ex: Execution, call: Call, intent: Intent, claim: Claim, move: policy.Try, approved: approving.Approved | None, made: _Made
 ) -> Sent:
     """Run the step's code once, and write down what became of it."""
     seconds, bound = call.step.settings.timeout_s or WRITE_TIMEOUT_S, call.bound if approved is None else approved.bound
@@ -213,7 +246,7 @@ async def _send(
     inner = Place(ex, call.inner_branch(), item=call.place.item, facts=here.facts)
     inner.clock, inner.writing = here.clock, call.step.name
     send = Send(ex, call, intent, claim, move, Door(), seconds, ex.now_us(), inner, bound)
-    ends = ex.edge.since_boot() + seconds
+    ends = made.until(seconds)  # whoever looks for it counts from the claim, too
 
     def lost() -> str | None:
         return ex.lost or ("this attempt was given up, or has ended" if send.door.shut else None)
