@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from typing import Any, Self
+from typing import Any, Literal
 
 from tests.servers import programs
 
@@ -32,53 +32,21 @@ ignore_startup_parameters = extra_float_digits
 """
 
 
-class Bouncer:
+class Bouncer(programs.Server):
     """One PgBouncer before the server on port *upstream*; it serves every database there. Use it as a context manager."""
 
     def __init__(self, upstream: int, *, size: int = 2) -> None:
-        self.folder = programs.folder("stepseven-pgbouncer-")
-        self.log = self.folder / "log"
+        super().__init__("PgBouncer", programs.folder("stepseven-pgbouncer-"))
         self.upstream = upstream
         self.size = size
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _begin(self) -> subprocess.Popen[bytes]:
+        config = self.folder / "pgbouncer.ini"
+        config.write_text(CONFIG.format(upstream=self.upstream, port=self.port, size=self.size, log=self.log))
+        programs.give(config)
+        return programs.start([programs.need("pgbouncer"), config], self.folder / "out")
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        """The pooler's process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def url(self, database: str = "postgres") -> str:
-        """Where a database is, through the pooler."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-
-    def start(self) -> None:
-        """Start it, on the port it had before; the first time on a free one."""
-        for _ in range(5):
-            self.port = self.port or programs.free_port()
-            config = self.folder / "pgbouncer.ini"
-            config.write_text(CONFIG.format(upstream=self.upstream, port=self.port, size=self.size, log=self.log))
-            programs.give(config)
-            self._process = programs.start([programs.need("pgbouncer"), config], self.folder / "out")
-            if programs.until(self._answers, f"PgBouncer on port {self.port} (see {self.log})") == "ours":
-                return
-            programs.end(self._process, signal.SIGKILL)
-            self.port = 0  # somebody else took it in between
-        raise RuntimeError(f"PgBouncer does not start: {self.log.read_text(errors='replace')[-2000:]}")
-
-    def _answers(self) -> str | None:
+    def _answers(self) -> Literal["ours", "not ours"] | None:
         import psycopg
 
         assert self._process is not None
@@ -106,7 +74,6 @@ class Bouncer:
         self.start()
 
     def close(self) -> None:
-        """Stop it for good and remove what it wrote."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.servers import programs
 
@@ -26,7 +26,7 @@ SETTINGS = {
 }
 
 
-class Cluster:
+class Cluster(programs.Server):
     """One server with its folder. Use it as a context manager.
 
     Args:
@@ -34,13 +34,12 @@ class Cluster:
         locale: of the databases; a test of sorting wants another than ``C``.
     """
 
+    give_up = signal.SIGQUIT
+
     def __init__(self, *, settings: dict[str, str] | None = None, locale: str = "C.UTF-8") -> None:
-        self.folder = programs.folder("stepseven-pg-")
+        super().__init__("a server", programs.folder("stepseven-pg-"))
         self.data = self.folder / "data"
-        self.log = self.folder / "log"
-        self.port = 0
         self._settings = {**SETTINGS, "unix_socket_directories": str(self.folder), **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
         made = subprocess.run(
             [programs.need("initdb"), "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", f"--locale={locale}",
              "--no-sync", "--no-instructions"],
@@ -50,41 +49,11 @@ class Cluster:
             shutil.rmtree(self.folder)
             raise RuntimeError(f"initdb failed: {made.stderr}")
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def url(self, database: str = "postgres") -> str:
-        """Where a database is."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-
-    def start(self) -> None:
-        """Start it, on the port it had before; the first time on a free one."""
-        for _ in range(5):
-            self.port = self.port or programs.free_port()
-            options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-            self._process = programs.start([programs.need("postgres"), "-D", self.data, "-p", str(self.port), *options], self.log)
-            if programs.until(self._answers, f"a server on port {self.port} (see {self.log})") == "ours":
-                return
-            programs.end(self._process, signal.SIGQUIT)
-            self.port = 0  # somebody else took it in between
-        raise RuntimeError(f"the server does not start: {self.log.read_text(errors='replace')[-2000:]}")
+    def _begin(self) -> subprocess.Popen[bytes]:
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        return programs.start([programs.need("postgres"), "-D", self.data, "-p", str(self.port), *options], self.log)
 
     def _answers(self) -> Literal["ours", "not ours"] | None:
-        """Whether it is there; and it may be a stranger's."""
         import psycopg
 
         assert self._process is not None
@@ -118,6 +87,5 @@ class Cluster:
         return psycopg.connect(self.url(database), **{"autocommit": True, "connect_timeout": 10, **options})
 
     def close(self) -> None:
-        """Stop it for good and remove what it wrote."""
         self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 OLDEST = 15  #: PostgreSQL's major version that is supported
 
@@ -118,3 +119,60 @@ def until(seen: Callable[[], Any], what: str, wait_s: float = 30) -> Any:
             raise TimeoutError(f"{what}: not within {wait_s:g} s")
         time.sleep(0.01)
     return found
+
+
+class Server(ABC):
+    """A server of ours, in a folder of its own. Use it as a context manager."""
+
+    give_up = signal.SIGKILL  #: ends one whose port is somebody else's
+
+    def __init__(self, what: str, place: Path) -> None:
+        self.folder = place
+        self.log = place / "log"
+        self.port = 0
+        self._what = what
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def _begin(self) -> subprocess.Popen[bytes]:
+        """Start the program on ``port``."""
+
+    @abstractmethod
+    def _answers(self) -> Literal["ours", "not ours"] | None:
+        """Whether it is there; and it may be a stranger's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop it for good and remove what it wrote."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def url(self, database: str = "postgres") -> str:
+        """Where a database is, through it."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start it, on the port it had before; the first time on a free one."""
+        for _ in range(5):
+            self.port = self.port or free_port()
+            self._process = self._begin()
+            if until(self._answers, f"{self._what} on port {self.port} (see {self.log})") == "ours":
+                return
+            end(self._process, self.give_up)
+            self.port = 0  # somebody else took it in between
+        raise RuntimeError(f"{self._what} does not start: {self.log.read_text(errors='replace')[-2000:]}")
