@@ -20,9 +20,8 @@ demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 
 # Everything on SQLite; what drives runs again on PostgreSQL; the workers, and what several processes or many runs do at once,
 # a third time through PgBouncer. What takes longest there is left to `make soak`. The servers are the session's own; where
-# their programs cannot be installed, the tests that need them are skipped and say so. Three at once also on two cores: much
-# of a test is waiting for a disk, a lease or another process.
-PYTEST := $(BIN)/python -m pytest -q -n 3 --dist worksteal --durations 12
+# their programs cannot be installed, the tests that need them are skipped and say so.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal --durations 12
 # The other files of tests/workers and tests/chaos choose their databases themselves: they run with `make sqlite`.
 WORKERS := $(addprefix tests/workers/test_,worker.py takeover.py stop.py stop_in_hand.py deploy.py)
 ON_POSTGRES := tests/runs $(WORKERS)

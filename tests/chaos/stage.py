@@ -147,7 +147,7 @@ class Stage:
             if mine:
                 self._locks[n].release()
 
-    def dismiss(self, within: float = 40) -> list[int]:
+    def dismiss(self, within: float = 100) -> list[int]:
         """Ask every worker to stop; their exit codes."""
         for worker in self._workers:
             worker.send_signal(signal.SIGTERM)

@@ -42,7 +42,7 @@ def writes(outside: Outside) -> Counter[str]:
     return Counter({what: many for what, many in outside.counts().items() if not what.startswith("read/")})
 
 
-async def until(seen: Any, what: str, within: float = 40) -> Any:
+async def until(seen: Any, what: str, within: float = 100) -> Any:
     """Wait for a state, in a thread."""
     return await asyncio.to_thread(programs.until, seen, what, within)
 

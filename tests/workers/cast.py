@@ -99,12 +99,12 @@ class Shelf:
         rows = self.rows(f"SELECT status FROM run WHERE id = '{run_id}'")
         return str(rows[0]["status"]) if rows else "unknown"
 
-    def ended(self, *run_ids: str, wait_s: float = 40) -> None:
+    def ended(self, *run_ids: str, wait_s: float = 100) -> None:
         """Wait until runs are done."""
         for run_id in run_ids:
             until(lambda run_id=run_id: self.status(run_id) == "done", f"run {run_id} is not done", wait_s)  # type: ignore[misc]
 
-    def asked(self, run_id: str, kind: str, wait_s: float = 40) -> Question:
+    def asked(self, run_id: str, kind: str, wait_s: float = 100) -> Question:
         """The open question of a kind about a run, as soon as it is asked."""
 
         def look() -> Question | None:
@@ -157,7 +157,7 @@ class Player:
         """What it has said."""
         return self._err.read_text(errors="replace")
 
-    def says(self, what: str, wait_s: float = 40) -> None:
+    def says(self, what: str, wait_s: float = 100) -> None:
         """Wait until it has said something."""
         until(
             lambda: what in self.err() + self.out() or self.process.poll() is not None,

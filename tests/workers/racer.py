@@ -15,7 +15,7 @@ from typing import Any
 from stepseven import AlreadyAnswered, Layer, Outcome, Run, RunConflict, UnknownRun, step, workflow
 from tests.workers.world import at, meet, talk, who
 
-WAIT_S = 40.0
+WAIT_S = 100.0
 
 
 @step(effect="write", key="ref", timeout=60)

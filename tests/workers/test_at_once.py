@@ -17,7 +17,7 @@ from tests.workers.world import World
 
 COUNT, ROUNDS = 3, 10
 ALONE, BESIDE = ("run", "resume", "mixed", "other"), ("start", "begin", "answer")
-pytestmark = pytest.mark.timeout(170)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass

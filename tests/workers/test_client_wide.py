@@ -18,7 +18,7 @@ from tests.servers.programs import until
 from tests.workers.cast import EVERYWHERE, Player, Shelf, players, shelf
 from tests.workers.world import World
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass

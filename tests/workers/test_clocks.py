@@ -15,7 +15,7 @@ from tests.workers.cast import EVERYWHERE, Player, Shelf, id_of, players, shelf,
 from tests.workers.subject import HOW
 from tests.workers.world import World
 
-pytestmark = [pytest.mark.faketime, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.faketime, pytest.mark.timeout(400)]
 LONG = {"TEST_PROBED_S": "45"}  # longer than all that happens before the frozen ones go on, on a slow machine, too
 PATIENT = "tests.workers.patient"
 JUMPS = {"ahead": "+10d", "behind": "-1h"}

@@ -30,7 +30,7 @@ PLACES = {
     "between": ("keyed", "probed", "blind"),
 }
 RUNS = [f"{place}-{how}" for place, hows in PLACES.items() for how in hows]
-pytestmark = pytest.mark.timeout(170)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass

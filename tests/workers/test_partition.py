@@ -16,7 +16,7 @@ from tests.workers.cast import Player, Shelf, players, worker
 from tests.workers.subject import HOW
 from tests.workers.world import World
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.postgres

@@ -43,7 +43,7 @@ class World(Outside):
         with self._lock:
             return self.ran[name]
 
-    def seen(self, name: str, wait_s: float = 40) -> None:
+    def seen(self, name: str, wait_s: float = 100) -> None:
         """Wait until code has got to a place."""
         until(lambda: self.times(name), f"nobody got to {name}", wait_s)
 

@@ -280,6 +280,7 @@ class StoreConformance(ABC):
             task.cancel()
             go_on.set()
             version = await after
+            await asyncio.wait({task})
             assert task.cancelled()
             busy.join()
             return version
