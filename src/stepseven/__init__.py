@@ -5,6 +5,7 @@ from stepseven.engines.embedded import Worker
 from stepseven.errors import (
     AlreadyAnswered,
     AlreadyDone,
+    AmbiguousWorkflow,
     ArtifactGone,
     AskCancelled,
     AskExpired,
@@ -77,6 +78,7 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "AlreadyAnswered",
     "AlreadyDone",
+    "AmbiguousWorkflow",
     "ArtifactGone",
     "AskCancelled",
     "AskExpired",

@@ -267,6 +267,19 @@ class UnknownWorkflow(StepsevenError):
         self.run_id = run_id
 
 
+class AmbiguousWorkflow(StepsevenError):
+    """Several modules of this process have a workflow of this name, and none is the code the run was executed with."""
+
+    def __init__(self, name: str, run_id: str, modules: Sequence[str]) -> None:
+        super().__init__(
+            f"workflow {name!r} of run {run_id} is defined in {' and in '.join(modules)}, and none is the code the run was "
+            "executed with: import only the one that is meant, or give the other another name"
+        )
+        self.name = name
+        self.run_id = run_id
+        self.modules = tuple(modules)
+
+
 class NothingToRun(StepsevenError):
     """A worker was given no workflow to take runs of: a module cannot be imported or has none. Nothing was started."""
 

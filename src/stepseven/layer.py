@@ -39,7 +39,7 @@ from stepseven.model import (
 from stepseven.runtime import explain, files, retention
 from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
-from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
+from stepseven.runtime.procedure import Workflow, WorkflowCall, code_of
 from stepseven.runtime.retention import Retention
 from stepseven.runtime.services import Services
 from stepseven.runtime.services import Worker as Owner
@@ -243,7 +243,7 @@ class Layer:
             raise NotYetBuilt("resume with approach=, skip=, rerun= or drift=")
         row = await self.store.read(lambda tx: runs.known(tx, run_id))
         if not RunStatus(row["status"]).ended:
-            workflow = registry.get(row["workflow"])
+            workflow = code_of(row)
             if workflow is None:
                 raise UnknownWorkflow(row["workflow"], run_id)
             row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
@@ -289,7 +289,7 @@ class Layer:
             return family.spend(tx, row["no"]), asked, children.open_questions(tx, row["no"])
 
         (uusd, tokens), asked, below = await self.store.read(unit)
-        workflow = workflow or registry.get(row["workflow"])
+        workflow = workflow or code_of(row)
         value = None
         if status is RunStatus.DONE and row["value"] is not None:
             value = workflow.typed.decode(row["value"]) if workflow is not None else json.loads(row["value"])
@@ -441,7 +441,7 @@ class Layer:
         changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in (inputs or {}).items()}
         run = await self.store.read(lambda tx: runs.known(tx, run_id))
         if changed:
-            _check_inputs(registry.get(run["workflow"]), changed)
+            _check_inputs(code_of(run), changed)
         now = self.services.edge.now_us()
         await self.store.write(
             lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True, client=run["client_id"]

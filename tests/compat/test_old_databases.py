@@ -9,8 +9,8 @@ import pytest
 
 from stepseven import RunConflict, SchemaMismatch, testing
 from stepseven.layer import open_store
-from stepseven.runtime.procedure import registry
 from tests.compat.fixtures import make_schema_1 as one
+from tests.runs import tools
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -20,7 +20,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A copy of the database of schema 1, brought to this version's schema."""
     shutil.copy(FIXTURES / "schema-1.db", tmp_path / "s.db")
     one.calls.clear()
-    monkeypatch.setitem(registry, "renewal", one.renewal)  # other tests of this process may use the name
+    tools.only_these(monkeypatch, one.renewal)
     where = f"sqlite:///{tmp_path}/s.db"
     with pytest.raises(SchemaMismatch):  # never behind its owner's back
         open_store(where)

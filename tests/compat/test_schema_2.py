@@ -10,8 +10,8 @@ import pytest
 from stepseven import testing
 from stepseven.layer import open_store
 from stepseven.model import QuestionKind
-from stepseven.runtime.procedure import registry
 from tests.compat.fixtures import make_schema_2 as two
+from tests.runs import tools
 
 
 @pytest.fixture
@@ -19,8 +19,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A copy of the database of schema 2, brought to this version's schema where that is newer."""
     shutil.copy(Path(two.__file__).with_name("schema-2.db"), tmp_path / "s.db")
     two.calls.clear()
-    for known in (two.mails, two.child, two.parent, two.doomed):  # other tests of this process may use the names
-        monkeypatch.setitem(registry, known.name, known)
+    tools.only_these(monkeypatch, two.mails, two.child, two.parent, two.doomed)
     open_store(f"sqlite:///{tmp_path}/s.db", upgrade=True).close()
     return f"sqlite:///{tmp_path}/s.db"
 

@@ -13,9 +13,9 @@ import pytest
 from stepseven import SchemaMismatch, testing
 from stepseven.__main__ import main
 from stepseven.layer import open_store
-from stepseven.runtime.procedure import registry
 from stepseven.store.migrate import migrations
 from tests.compat.fixtures import make_schema_3 as three
+from tests.runs import tools
 
 FIXTURES = Path(three.__file__).parent
 NEWEST = migrations("sqlite")[-1][0]
@@ -81,7 +81,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A copy of the database of schema 3, brought to this version's schema where that is newer."""
     shutil.copy(FIXTURES / "schema-3.db", tmp_path / "s.db")
     three.calls.clear()
-    monkeypatch.setitem(registry, "orders", three.orders)  # other tests of this process may use the name
+    tools.only_these(monkeypatch, three.orders)
     open_store(f"sqlite:///{tmp_path}/s.db", upgrade=True).close()
     return f"sqlite:///{tmp_path}/s.db"
 

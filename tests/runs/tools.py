@@ -12,13 +12,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import pytest
 
 from stepseven import Layer
+from stepseven.runtime import procedure
+from stepseven.runtime.procedure import Workflow
 from tests.servers import databases
 from tests.servers.databases import bury, execute, exists, rows, url
 
 __all__ = [
-    "Crash", "bury", "child", "die_after", "execute", "exists", "hang_up", "module", "records", "rows", "until_crash", "url",
+    "Crash", "bury", "child", "die_after", "execute", "exists", "hang_up", "module", "only_these", "records", "rows",
+    "until_crash", "url",
 ]  # fmt: skip
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +37,13 @@ class Crash(BaseException):
 def records(path: Path, run_id: str) -> list[dict[str, Any]]:
     """The records of a run, in the order written."""
     return rows(path, "SELECT s.* FROM step AS s JOIN run AS r ON r.no = s.run_no WHERE r.id = ? ORDER BY s.id", run_id)
+
+
+def only_these(monkeypatch: pytest.MonkeyPatch, *workflows: Workflow[Any, Any]) -> None:
+    """The names of these workflows mean these, whatever other tests of this process have under them."""
+    for each in workflows:
+        monkeypatch.setitem(procedure.registry, each.name, each)
+        monkeypatch.setitem(procedure._namesakes, each.name, WeakValueDictionary({each.fn.__module__: each}))
 
 
 def module(name: str, source: str) -> ModuleType:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepseven.cli._common import Refused, Usage, json_or_text
 from stepseven.errors import UnknownWorkflow
-from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
+from stepseven.runtime.procedure import Workflow, WorkflowCall, registry, workflows
 
 
 def load(module: str) -> Any:
@@ -53,9 +53,10 @@ def workflow(target: str) -> Workflow[Any, Any]:
     found = getattr(load(module_name), name, None)
     if isinstance(found, Workflow):
         return found
-    if name in registry:  # named by @workflow("…")
-        return registry[name]
-    there = ", ".join(sorted(w.name for w in registry.values() if w.fn.__module__ == module_name))
+    here = {w.name: w for w in workflows() if w.fn.__module__ == module_name}
+    if name in here or name in registry:  # named by @workflow("…")
+        return here.get(name) or registry[name]
+    there = ", ".join(sorted(here))
     raise Refused(f"module {module_name} has no workflow {name}: it has {there or 'none'}")
 
 

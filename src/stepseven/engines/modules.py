@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from stepseven.errors import NothingToRun
-from stepseven.runtime.procedure import Workflow, registry
+from stepseven.runtime.procedure import Workflow, registry, workflows
 from stepseven.transitions.offering import UNDO
 
 
@@ -37,7 +37,13 @@ def workflows_of(modules: Iterable[Any]) -> dict[str, Workflow[Any, Any]]:
         own += found
     if not own:
         raise NothingToRun("this process knows no workflow: import its module, or name that: layer.worker('renewals')")
-    named = {w.name: w for w in own}
+    named: dict[str, Workflow[Any, Any]] = {}
+    for each in own:
+        other = named.setdefault(each.name, each)
+        if other is not each and other.fn.__module__ != each.fn.__module__:
+            places = f"in {other.fn.__module__} and in {each.fn.__module__}"
+            raise NothingToRun(f"workflow {each.name!r} is defined {places}: runs know it by its name, so give one another name")
+        named[each.name] = each
     return {**named, UNDO: registry[UNDO]} if UNDO in registry else named
 
 
@@ -59,7 +65,7 @@ def _module(given: Any) -> ModuleType:
 
 def _reached(module: ModuleType) -> Iterable[Workflow[Any, Any]]:
     """The workflows that stand in a module or below it, and those of the modules its workflows can see."""
-    homes = {w.fn.__module__ for w in registry.values()}
+    homes = {w.fn.__module__ for w in workflows()}
     waiting, seen = [module.__name__], set[str]()
     waiting += [home for home in homes if home.startswith(f"{module.__name__}.")]
     while waiting:
@@ -74,4 +80,4 @@ def _reached(module: ModuleType) -> Iterable[Workflow[Any, Any]]:
                 yield value
             elif isinstance(value, ModuleType) and value.__name__ in homes:
                 waiting.append(value.__name__)
-        yield from [w for w in registry.values() if w.fn.__module__ == name and w.name != UNDO]
+        yield from [w for w in workflows() if w.fn.__module__ == name and w.name != UNDO]

@@ -19,7 +19,7 @@ from stepseven.model import QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import ceilings
 from stepseven.runtime.asking import BODY
 from stepseven.runtime.place import place
-from stepseven.runtime.procedure import Workflow, WorkflowCall, registry
+from stepseven.runtime.procedure import Workflow, WorkflowCall, code_of
 from stepseven.runtime.waits import DurableWait, Flight
 from stepseven.store.codec import MAX_RESULT, digest, free_text, guard
 from stepseven.transitions import children, family, runs
@@ -284,7 +284,7 @@ async def stop_all(ex: Execution, reason: str, ending: Stop | None) -> list[Dura
     for row in await ex.write(unit, durable=True):
         ex.services.halt(row["id"], reason)
     left = await ex.store.read(lambda tx: family.live(tx, ex.hold.run_no))
-    known = [(row, registry.get(row["workflow"])) for row in left]
+    known = [(row, code_of(row)) for row in left]
     await asyncio.gather(*(driven(ex, row, code, recovery=False) for row, code in known if code is not None))
     rows = await ex.store.read(lambda tx: family.live(tx, ex.hold.run_no))
     return [DurableWait(kind=WaitingFor.CHILD, what=_what(row), child=_seen(row)) for row in rows]

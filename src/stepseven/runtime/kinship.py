@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.errors import Superseded
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import outline
-from stepseven.runtime.procedure import Workflow, registry
+from stepseven.runtime.procedure import Workflow, code_of
 from stepseven.runtime.waits import DurableWait
 from stepseven.transitions import family
 from stepseven.transitions.questions import limit_unit
@@ -107,7 +107,7 @@ async def parents(ex: Execution) -> tuple[Above, ...]:
 
     found = []
     for row in await ex.store.read(unit) if ex.run["parent_no"] is not None else ():
-        workflow = registry.get(row["workflow"])
+        workflow = code_of(row)
         limits = limits_of(workflow, ex.services, row)
         if limits is not None and any(getattr(limits, what) is not None for what in SHARED):
             found.append(Above(row["no"], row["id"], limits))

@@ -6,11 +6,13 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Coroutine
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from stepseven.errors import NotRecordable
+from stepseven.errors import AmbiguousWorkflow, NotRecordable
 from stepseven.model import Limits
 from stepseven.runtime.binding import hints_of
 from stepseven.runtime.declared import source_digest
@@ -22,8 +24,38 @@ R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
 
-#: every workflow this process knows, by name: a run that was stored finds its code here, and only here
+#: the workflows this process knows, by name: of each the one that was defined last
 registry: dict[str, Workflow[Any, Any]] = {}
+#: and those of the same name in other modules, while anybody has them: module → workflow
+_namesakes: defaultdict[str, weakref.WeakValueDictionary[str, Workflow[Any, Any]]] = defaultdict(weakref.WeakValueDictionary)
+
+
+def workflows() -> list[Workflow[Any, Any]]:
+    """Every workflow this process knows; of one name there may be several, in several modules."""
+    found = {id(w): w for w in registry.values()}
+    return list((found | {id(w): w for named in list(_namesakes.values()) for w in named.values()}).values())
+
+
+def code_of(run: Mapping[str, Any]) -> Workflow[Any, Any] | None:
+    """A stored run's code: the workflow of its name, and where several modules have one, that which it was executed with.
+
+    Args:
+        run: its row.
+
+    Raises:
+        AmbiguousWorkflow: several modules have another one each, and the run was executed with none of them as they are now.
+    """
+    name = run["workflow"]
+    newest = registry.get(name)
+    if newest is None:
+        return None
+    others = [w for module, w in _namesakes[name].items() if module != newest.fn.__module__]
+    if not others or newest.digest == run["source_digest"]:
+        return newest
+    same = next((w for w in others if w.digest == run["source_digest"]), None)
+    if same is None and any(w.digest != newest.digest for w in others):
+        raise AmbiguousWorkflow(name, run["id"], sorted({w.fn.__module__ for w in (newest, *others)}))
+    return same or newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +94,7 @@ class Workflow(Generic[P, R]):
                 raise TypeError(f"workflow {options.name!r}: {parameter}: inputs are stored by name, so each needs one")
         self.parameter_names = tuple(names[1:])
         registry[options.name] = self
+        _namesakes[options.name][fn.__module__] = self
 
     def parameters(self) -> tuple[tuple[str, ...], bool]:
         """The names of its inputs, and whether it takes any others (``**inputs``)."""

@@ -1,0 +1,247 @@
+"""What a resume would reuse, run and ask, and what that costs: from what was seen of a run to a plan. Pure.
+
+``runtime/rehearsal.py`` sees (it lets the run's code meet its records, and writes nothing); ``runtime/ahead.py`` reads what comes
+after from the source; the store tells what steps cost in earlier runs. Here it is put together. ``_plan_text.py`` writes it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+UNKNOWN = "unknown"
+
+
+class Do(StrEnum):
+    """What a resume does about a step."""
+
+    REUSE = "reuse"
+    RUN = "run"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one call of a step costs and takes.
+
+    Attributes:
+        usd: US dollars, the median of earlier runs or as declared; ``None``: nobody knows.
+        usd_p90: the ninth tenth of earlier runs.
+        usd_most: what no call can exceed by what is declared, all its tries together; ``None``: nothing is declared.
+        seconds, seconds_p90: the same for its time.
+        n: in how many earlier runs it was seen.
+        calls: how often an earlier run called it, the median; ``calls_most``: the most.
+        declared: ``usd`` was declared, and not only seen.
+    """
+
+    usd: float | None = None
+    usd_p90: float | None = None
+    usd_most: float | None = None
+    seconds: float | None = None
+    seconds_p90: float | None = None
+    n: int = 0
+    calls: float | None = None
+    calls_most: int | None = None
+    declared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """One call as the run's code made it in a rehearsal.
+
+    Attributes:
+        name: of the step; ``run.ask``, ``run.approve``, ``run.start``, ``run.sleep``, ``run.wait_for`` for the handle's calls.
+        branch, key: which call of it.
+        do: what a resume does about it.
+        why: in words; of a reuse why that is so, where it is not obvious.
+        maybe: only if an earlier step that runs again gives another result.
+        effect: ``write`` or ``irreversible``; ``None``: a read.
+        usd, tokens, seconds: what its record has cost, where it is reused.
+        summary: one line of what is there, or what is asked.
+        cost_usd, cost_seconds: declared for one try. tries: how many it may take.
+        new: nothing of it was on record.
+        question: its question's text, where a person is asked.
+    """
+
+    name: str
+    branch: str = ""
+    key: str = ""
+    do: Do
+    why: str = ""
+    maybe: bool = False
+    effect: str | None = None
+    usd: float | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    summary: str | None = None
+    cost_usd: float | None = None
+    cost_seconds: float | None = None
+    tries: int = 1
+    new: bool = False
+    question: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A call that the source has after where the run stands.
+
+    Attributes:
+        name: of the step, or ``run.ask`` and so on; ``unknown``: something is called here that cannot be seen through.
+        where: file and line.
+        many: in a loop, a comprehension or a map: how often is not known before.
+        maybe: under a condition, or after something that may end the run.
+        effect, cost_usd, cost_seconds, tries: as declared.
+        text: what an ``ask`` says, where that stands in the source.
+    """
+
+    name: str
+    where: str
+    many: bool = False
+    maybe: bool = False
+    effect: str | None = None
+    cost_usd: float | None = None
+    cost_seconds: float | None = None
+    tries: int = 1
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drifted:
+    """A fact (or a field of the client record) that is not what the run built on.
+
+    Attributes:
+        key: of the fact; ``record.contact`` for a field of the client record.
+        old, new: JSON values; ``None`` and not *known*: it was not, or is no more.
+        source, by, at_us: who said the new value, and when.
+        old_version, new_version: of a fact; ``None`` for the client record.
+        depends: steps, questions and approvals that were built on it, in words.
+        read: the run has read it. Else it is noted and nobody is asked, unless the workflow watches it.
+    """
+
+    key: str
+    old: Any
+    new: Any
+    source: str | None = None
+    by: str | None = None
+    at_us: int | None = None
+    old_version: int | None = None
+    new_version: int | None = None
+    depends: tuple[str, ...] = ()
+    read: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One line of a plan: all calls of one step that are treated alike.
+
+    Attributes:
+        step: its name. do: ``reuse``, ``run`` or ``ask``. why: in words.
+        count: calls that are certain. at_most: with those that may be; ``None``: not known before.
+        maybe: it depends on what is not known yet.
+        usd, seconds: expected in all; of a reuse: what is not spent again. ``None``: not known.
+        usd_at_most: more than that it does not cost; ``None``: not known before.
+        n: from how many earlier runs the price is; 0: declared, or unknown.
+        summary: what is there, or what is asked.
+        effect: ``write``, ``irreversible`` or ``None``.
+    """
+
+    step: str
+    do: Do
+    why: str = ""
+    count: int = 1
+    at_most: int | None = 1
+    maybe: bool = False
+    usd: float | None = None
+    usd_at_most: float | None = None
+    seconds: float | None = None
+    n: int = 0
+    summary: str | None = None
+    effect: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """One way to done.
+
+    Attributes:
+        name: ``continue`` (as it stands; what moved is kept as the run knows it) or ``refresh`` (with what is so now).
+        steps: line by line.
+        questions, usd, seconds: expected. ``None``: not known.
+        questions_at_most, usd_at_most: the upper bound, as long as nothing fails that did not fail before;
+            ``None``: there is none.
+        unknown: what cannot be seen before, in words.
+        cheapest: this one is chosen if nobody says otherwise.
+    """
+
+    name: str
+    steps: tuple[PlannedStep, ...] = ()
+    questions: int = 0
+    questions_at_most: int | None = 0
+    usd: float | None = 0.0
+    usd_at_most: float | None = 0.0
+    seconds: float | None = 0.0
+    unknown: tuple[str, ...] = ()
+    cheapest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a resume would do. Looking changed nothing.
+
+    Attributes:
+        run_id, client_id, workflow, goal, status: of the run.
+        headline: where it stands, in words.
+        steps: of the cheapest path.
+        paths: the ways to done, the cheapest marked.
+        drift: what moved while the run waited. notes: what is worth knowing and needs nobody: new and removed steps, other facts.
+        questions: open questions that a person has to answer before it goes on, in words.
+        looked_us: when.
+    """
+
+    run_id: str
+    client_id: str
+    workflow: str
+    goal: str | None = None
+    status: str = ""
+    headline: str = ""
+    steps: tuple[PlannedStep, ...] = ()
+    paths: tuple[Path, ...] = ()
+    drift: tuple[Drifted, ...] = ()
+    notes: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+    looked_us: int = 0
+    also: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """As the command line shows it."""
+        from stepseven.decide._plan_text import text
+
+        return text(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was seen on one way to done.
+
+    Attributes:
+        met: the calls the run's code made, in order.
+        coming: what the source has after that; empty when the code came to its end.
+        ended: the code came to its end: nothing comes.
+        broke: the code raised, in words; what comes after is not known.
+        unknown: what else could not be seen, in words (the code is not loaded, it waits for something outside).
+        stale: names of steps with records that stand after a step that runs again, and whose calls were not reached.
+    """
+
+    met: tuple[Met, ...] = ()
+    coming: tuple[Coming, ...] = ()
+    ended: bool = False
+    broke: str | None = None
+    unknown: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+
+
+def priced(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
+    """One way to done, line by line, with what it costs."""
+    raise NotImplementedError
