@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import rows_growth, rows_postgres, rows_processes, rows_steps, rows_workers
+from benchmarks import rows_growth, rows_plan, rows_postgres, rows_processes, rows_steps, rows_workers
 from benchmarks.children import ROOT
 from benchmarks.measure import Goal, Line, Scale, fsync_us, load_average
 
@@ -29,6 +29,7 @@ ROWS: dict[str, Callable[[Scale], Awaitable[list[Line]]]] = {
     "runs": rows_steps.ten_steps,
     "resume": rows_processes.resume,
     "replay": rows_steps.replay,
+    "plan": rows_plan.plans,
     "growth": rows_growth.growth,
     "idle": rows_processes.idle,
     "takeover": rows_processes.takeover,
@@ -45,7 +46,7 @@ ROWS: dict[str, Callable[[Scale], Awaitable[list[Line]]]] = {
 }
 
 LATER = (
-    "plan of 10,000 records; mover; review",
+    "mover; review",
     "pages and lists with 100,000 runs",
     "begin + complete over HTTP",
     "Temporal engine vs embedded",

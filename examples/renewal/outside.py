@@ -1,6 +1,6 @@
-"""The other side: three small systems that keep count of everything they are asked, each a process of its own.
+"""The other side: four small systems that keep count of everything they are asked, each a process of its own.
 
-``python -m examples.renewal.outside tickets|billing|documents --port 8701 --journal tickets.jsonl``
+``python -m examples.renewal.outside tickets|billing|documents|crm --port 8701 --journal tickets.jsonl``
 
 * **tickets** ``GET /tickets?client=``: the client's tickets of the quarter under way; ``POST /set {"quarter": "Q4"}``
   begins the next one.
@@ -8,6 +8,8 @@
 * **documents** ``GET /contracts/CLIENT`` · ``POST /documents`` with ``Idempotency-Key`` (the same key again gives the first
   document, unless ``--ignore-keys``) · ``GET /documents?client=&quarter=`` · ``POST /sent`` and ``GET /sent?document=``: the
   mails a document went out with.
+* **crm** ``GET /clients/CLIENT``: who to talk to there; ``POST /set {"contact": "Ben"}`` changes it. ``POST /letters {contact,
+  document}``: a letter in the words this contact likes; it stands in for a model, and keeps nothing.
 
 Every one: ``GET /count``: how often which request came, and what stands in the books. ``POST /fault {mode, method, times,
 after, seconds}``: the next *times* requests (of *method*, if given) go wrong after *after* good ones: ``drop_reply`` (done,
@@ -62,7 +64,7 @@ class Wrong(Exception):
 
 
 class System(ABC):
-    """One of the three. Thread-safe; with a *journal* file every request is a line in it, and is read again at the start."""
+    """One of the four. Thread-safe; with a *journal* file every request is a line in it, and is read again at the start."""
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -156,6 +158,25 @@ class BillingApi(System):
         if self.set["lapsed"]:
             return HTTPStatus.FORBIDDEN, {"message": "the credentials lapsed with the old contract"}
         return HTTPStatus.OK, {"client_id": client, **BILLED}
+
+
+class Crm(System):
+    """Knows who to talk to at a client, and how."""
+
+    settings: ClassVar[dict[str, Any]] = {"contact": "Ann", "mail": "ann@acme.example", "seats": 25}
+
+    def answer(self, request: Request) -> Answer:
+        start, _, client = request.path.rpartition("/")
+        if (request.method, start) == ("GET", "/clients") and client:
+            self.note(asked="client", client=client)
+            return HTTPStatus.OK, {"client_id": client, **self.set}
+        if (request.method, request.path) != ("POST", "/letters"):
+            raise Wrong(HTTPStatus.NOT_FOUND, f"there is no {request.path}")
+        contact, document = request.body.get("contact"), request.body.get("document")
+        if not isinstance(contact, str) or not isinstance(document, str):
+            raise Wrong(HTTPStatus.BAD_REQUEST, "contact and document are needed")
+        self.note(asked="letter", contact=contact)
+        return HTTPStatus.OK, {"body": f"Dear {contact}, here is your renewal proposal ({document})."}
 
 
 class Documents(System):
@@ -317,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C. The first line printed is the URL."""
     parser = argparse.ArgumentParser(prog="python -m examples.renewal.outside", description="A system to try the renewal with.")
-    parser.add_argument("system", choices=("tickets", "billing", "documents"))
+    parser.add_argument("system", choices=("tickets", "billing", "documents", "crm"))
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 (the default): a free one")
     parser.add_argument("--journal", metavar="FILE", help="a line per request; what is filed is kept over a restart")
@@ -326,7 +347,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         system = {
-            "tickets": Tickets, "billing": BillingApi,
+            "tickets": Tickets, "billing": BillingApi, "crm": Crm,
             "documents": lambda journal: Documents(journal, ignore_keys=args.ignore_keys),
         }[args.system](args.journal)  # fmt: skip
         server = Server(system, host=args.host, port=args.port)

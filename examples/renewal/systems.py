@@ -1,6 +1,7 @@
-"""What the steps talk to: a ticket system, a billing API and a document store, over HTTP.
+"""What the steps talk to: a ticket system, a billing API, a document store and a CRM, over HTTP.
 
-Their addresses are in the environment: RENEWAL_TICKETS, RENEWAL_BILLING, RENEWAL_DOCUMENTS; ``outside.py`` is all three.
+Their addresses are in the environment: RENEWAL_TICKETS, RENEWAL_BILLING, RENEWAL_DOCUMENTS, RENEWAL_CRM; ``outside.py``
+is all four.
 """
 
 from __future__ import annotations
@@ -70,6 +71,24 @@ class Mail:
     to: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Customer:
+    """A client as the CRM knows it: who to talk to there."""
+
+    client_id: str
+    contact: str
+    mail: str
+    seats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A mail that was not sent yet."""
+
+    to: str
+    body: str
+
+
 @dataclass(frozen=True, slots=True)
 class _System:
     variable: str
@@ -134,6 +153,21 @@ class DocumentStore(_System):
         return _mail(reply.body[0]) if reply.body else None
 
 
+class CrmApi(_System):
+    """Knows who to talk to at a client, and how."""
+
+    async def customer(self, client_id: str) -> Customer:
+        """The client's record."""
+        reply = await self._ask(f"reading {client_id}'s record", "GET", f"/clients/{quote(client_id, safe='')}")
+        return Customer(**reply.body)
+
+    async def letter(self, contact: str, mail: str, document: str) -> Letter:
+        """A letter in the words the contact likes."""
+        asked = {"contact": contact, "document": document}
+        reply = await self._ask(f"drafting a letter to {contact}", "POST", "/letters", asked)
+        return Letter(to=mail, body=reply.body["body"])
+
+
 def _billing(row: dict[str, Any], source: str) -> Billing:
     return Billing(client_id=row["client_id"], amount=Decimal(row["amount"]), currency=row["currency"], source=source)
 
@@ -149,3 +183,4 @@ def _mail(row: dict[str, Any]) -> Mail:
 ticket_system = TicketSystem("RENEWAL_TICKETS", "http://127.0.0.1:8701")
 billing_api = BillingApi("RENEWAL_BILLING", "http://127.0.0.1:8702")
 docs = DocumentStore("RENEWAL_DOCUMENTS", "http://127.0.0.1:8703")
+crm = CrmApi("RENEWAL_CRM", "http://127.0.0.1:8704")

@@ -1,6 +1,7 @@
 """stepseven: the recovery layer under AI agents. Die at step seven, wake up at step seven, knowing what you knew."""
 
 from stepseven.clients import Client
+from stepseven.decide.plan import Plan
 from stepseven.engines.embedded import Worker
 from stepseven.errors import (
     AlreadyAnswered,
@@ -15,6 +16,7 @@ from stepseven.errors import (
     Fatal,
     Fixable,
     InvalidAnswer,
+    InvalidChoice,
     KeyRequired,
     MissingSecret,
     NoRun,
@@ -60,12 +62,13 @@ from stepseven.model import (
 )
 from stepseven.runtime.attempt import attempt
 from stepseven.runtime.handle import Run
+from stepseven.runtime.references import Reference
 from stepseven.step import step
 from stepseven.workflow import workflow
 
 __version__ = "0.1.0"
 
-_LATER = {"Plan", "Review", "Board"}
+_LATER = {"Review", "Board"}
 
 
 def __getattr__(name: str) -> object:
@@ -96,6 +99,7 @@ __all__ = [
     "Fixable",
     "Forgotten",
     "InvalidAnswer",
+    "InvalidChoice",
     "KeyRequired",
     "Layer",
     "Limits",
@@ -108,10 +112,12 @@ __all__ = [
     "Option",
     "Outcome",
     "Page",
+    "Plan",
     "Previous",
     "Pruned",
     "Question",
     "QuestionExpired",
+    "Reference",
     "Refused",
     "Retryable",
     "Run",

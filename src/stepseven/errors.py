@@ -154,6 +154,15 @@ def readable(answer: Any) -> Any:
     return {**answer, "until": moment.isoformat(timespec="seconds").replace("+00:00", "Z")}
 
 
+class InvalidChoice(StepsevenError, ValueError):
+    """What was chosen for a resume cannot be obeyed. Nothing was changed."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(f"run {run_id}: {why}")
+        self.run_id = run_id
+        self.why = why
+
+
 class QuestionExpired(StepsevenError):
     """The question can take no answer any more: its deadline passed, or its run no longer needs it."""
 

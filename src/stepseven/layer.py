@@ -21,7 +21,16 @@ from stepseven.clients import Client
 from stepseven.decide.retention import span_us
 from stepseven.engines.embedded import Worker
 from stepseven.engines.modules import workflows_of
-from stepseven.errors import NotRecordable, NotYetBuilt, SecretFound, StoreUnavailable, TooLarge, UnknownRun, UnknownWorkflow
+from stepseven.errors import (
+    InvalidChoice,
+    NotRecordable,
+    NotYetBuilt,
+    SecretFound,
+    StoreUnavailable,
+    TooLarge,
+    UnknownRun,
+    UnknownWorkflow,
+)
 from stepseven.model import (
     Failure,
     FailureKind,
@@ -36,7 +45,7 @@ from stepseven.model import (
     Spend,
     WaitingFor,
 )
-from stepseven.runtime import explain, files, retention
+from stepseven.runtime import choosing, explain, files, retention
 from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.procedure import Workflow, WorkflowCall, code_of
@@ -55,6 +64,7 @@ from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import question_of
 
 if TYPE_CHECKING:
+    from stepseven.decide.plan import Plan
     from stepseven.store.postgres import PostgresStore
 
 P = ParamSpec("P")
@@ -230,23 +240,45 @@ class Layer:
         approach: Mapping[str, str] | None = None,
         skip: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
-        drift: str | None = None,
+        drift: Literal["keep", "refresh"] | None = None,
         wait: float | None = None,
+        by: str | None = None,
     ) -> Outcome[Any]:
-        """Go on with a run; of an ended one: its outcome.
+        """Go on with a run, as far as it gets; of an ended one: its outcome.
+
+        What is chosen is on record before anything begins, and whoever takes the run after a crash obeys it. It answers what was
+        asked about these steps. It holds until the step has a newer record, or something else is chosen about it.
+
+        Args:
+            run_id: the run.
+            approach: step → label of the approach its next tries use, also of one that only a person chooses (``ask=True``);
+                ``"as written"`` is the step's own code. A write is tried only once it is certain that it has not happened.
+            skip: step → the result, of the step's type, that each of its calls gets which is not on record; ``None``: it is
+                skipped and gives ``None``. In a map that ends the item.
+            rerun: read steps whose results are made anew, with what they call. Later steps run again if they get other arguments.
+            drift: what becomes of facts that moved: ``"keep"`` what the run knows, or ``"refresh"``; default: it asks.
+            wait: seconds to wait for people and long timers, too.
+            by: who chooses; it is kept with the choice.
 
         Raises:
             UnknownRun: there is none with this id.
             UnknownWorkflow: its code is not loaded here.
+            InvalidChoice: something that was chosen cannot be obeyed: the run has ended or is executed elsewhere, has no such
+                step or approach, or the value does not fit. Nothing was changed.
+            SecretFound, TooLarge: a value must not be kept. Nothing was changed.
         """
-        if approach or skip or rerun or drift:
-            raise NotYetBuilt("resume with approach=, skip=, rerun= or drift=")
+        wanted = choosing.wanted(run_id, approach=approach, skip=skip, rerun=rerun, drift=drift, by=by)
         row = await self.store.read(lambda tx: runs.known(tx, run_id))
         if not RunStatus(row["status"]).ended:
             workflow = code_of(row)
             if workflow is None:
                 raise UnknownWorkflow(row["workflow"], run_id)
-            row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
+            if wanted.anything:
+                row = await self._driver.resume(run_id, workflow, wanted, wait=wait)
+            else:
+                row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
+        elif wanted.anything:
+            raise InvalidChoice(run_id, choosing.ended(row))
         return await self.outcome(row)
 
     def run_blocking(self, call: WorkflowCall[R] | Workflow[..., R], **how: Any) -> Outcome[R]:
@@ -266,7 +298,6 @@ class Layer:
             raise TypeError(f"inputs belong into the call: renewal({', '.join(inputs)}=…)")
         if not isinstance(call, WorkflowCall):
             raise TypeError(f"layer.run needs a workflow or a call of one, such as renewal(quarter='Q3'), not {call!r}")
-        _refuse_later(call.workflow)
         _checked_id(client, "client")
         run_id = _checked_id(run_id, "run_id") if run_id is not None else new_run_id(self.services.edge, client)
         text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
@@ -316,6 +347,21 @@ class Layer:
             UnknownRun: there is none with this id.
         """
         return await self.store.read(lambda tx: family.checkpoint(tx, run_id))
+
+    async def plan(self, run_id: str) -> Plan:
+        """What a resume of a run would reuse, run and ask, and what each way to done costs. Changes nothing.
+
+        The run's code is let meet its records, as at any resume, and stops at the first call that is not on record; what comes
+        after is read from its source. Probes, ``.verify`` and other looks are asked. What a step that runs will return nobody
+        knows before: the money and the questions are upper bounds, as long as nothing fails that did not fail before.
+
+        Raises:
+            UnknownRun: there is none with this id.
+            AmbiguousWorkflow: several modules have a workflow of its name, and none is the code it was executed with.
+        """
+        from stepseven.runtime import planning  # read from disk when it is needed: most processes never plan
+
+        return await planning.plan(self.services, run_id)
 
     async def why(self, run_id: str) -> str:
         """One sentence: what the run waits for, who may move it, what happens next.
@@ -502,10 +548,6 @@ class Layer:
 
     # -- later releases -----------------------------------------------------------------------------------------------------
 
-    async def plan(self, run_id: str) -> Any:
-        """What a resume would reuse, run and ask, with prices. Comes with a later release."""
-        raise NotYetBuilt(f"layer.plan({run_id!r})")
-
     async def review(self, *, days: int = 7) -> Any:
         """Failed and escalated runs as a set. Comes with a later release."""
         raise NotYetBuilt(f"layer.review(days={days})")
@@ -543,13 +585,6 @@ class Layer:
             self._retention.at_exit()
         worker.stop()
         self.store.close()
-
-
-def _refuse_later(workflow: Workflow[Any, Any]) -> None:
-    """A workflow that counts on something not built yet is refused before it starts, not half-way."""
-    o = workflow.settings
-    if o.watch:
-        raise NotYetBuilt(f"@workflow(watch=) of {workflow.name!r}")
 
 
 def _check_inputs(workflow: Workflow[Any, Any] | None, changed: Mapping[str, str]) -> None:

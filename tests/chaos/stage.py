@@ -25,7 +25,7 @@ Kind = Literal["sqlite", "postgres", "pooled"]
 #: everything a run leaves when it gets on
 PROGRESS = """SELECT (SELECT count(*) FROM {0}step), (SELECT coalesce(sum(fence), 0) FROM {0}run),
     (SELECT count(*) FROM {0}effect WHERE state = 'done'), (SELECT count(*) FROM {0}question WHERE status <> 'open'),
-    (SELECT count(*) FROM {0}run WHERE ended_us IS NOT NULL)"""
+    (SELECT count(*) FROM {0}run WHERE ended_us IS NOT NULL), (SELECT count(*) FROM {0}run WHERE ended_us IS NULL)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class Pulse:
                 self.longest = Stall(at - last, last - begun, before)
 
     def _progress(self) -> tuple[int, ...] | None:
-        """What stands by now; ``None``: the servers are away."""
+        """What stands by now; ``None``: the servers are away, or nothing is left to do."""
         if not self._stage._up.is_set():
             return None
         try:
@@ -260,4 +260,4 @@ class Pulse:
         except Exception as error:  # noqa: BLE001 - whatever the driver calls it
             del error  # a server on its way down or up
             return None
-        return (*map(int, row), self._stage.outside.total())
+        return (*map(int, row), self._stage.outside.total()) if row[-1] else None

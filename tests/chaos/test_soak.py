@@ -62,12 +62,12 @@ def seed_of_this_session() -> int:
 
 
 async def start_all(layer: Layer, seed: int, size: Size) -> None:
-    """Admit the runs over the first half of the chaos: some before it, most in the middle of it."""
+    """Admit the runs over nearly all of the chaos: some before it, most in the middle of it."""
     chance = random.Random(seed)
     for n in range(size.runs):
         await _patiently(lambda n=n: layer.start(story(n=n), client=f"client{n % 17}", run_id=f"run{n}"))
         if n > size.runs // 5:
-            await asyncio.sleep(chance.random() * size.chaos_s / size.runs)
+            await asyncio.sleep(chance.random() * 2 * size.chaos_s / size.runs)
 
 
 async def _patiently(call: Any) -> Any:

@@ -26,8 +26,8 @@ API = PAGE.partition("```python\n")[2].partition("```")[0]
 TABLES = PAGE.partition("### Tables")[2].partition("### Questions")[0]
 
 #: Of the contract, and not built yet: calling it says so. The list only gets shorter.
-LATER = {"Layer.plan", "Layer.review", "Layer.board"}
-LATER_NAMES = {"Plan", "Review", "Board"}
+LATER = {"Layer.review", "Layer.board"}
+LATER_NAMES = {"Review", "Board"}
 
 
 def calls() -> dict[str, str]:

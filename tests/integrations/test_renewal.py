@@ -420,8 +420,8 @@ def listens(port: int) -> bool:
 @pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="the page uses curl")
 def test_the_page_can_be_typed(shell: Shell):
     """Every line of the example's page works as it stands: two documents for two quarters, none twice."""
-    ports = {shown: free_port() for shown in ("8701", "8702", "8703")}
-    for name, port in zip(("TICKETS", "BILLING", "DOCUMENTS"), ports.values(), strict=True):
+    ports = {shown: free_port() for shown in ("8701", "8702", "8703", "8704")}
+    for name, port in zip(("TICKETS", "BILLING", "DOCUMENTS", "CRM"), ports.values(), strict=True):
         shell.env[f"RENEWAL_{name}"] = f"http://127.0.0.1:{port}"
     ended: list[tuple[str, int, str]] = []
     for line in lines_of(EXAMPLE / "README.md", ports):
@@ -434,12 +434,16 @@ def test_the_page_can_be_typed(shell: Shell):
         ended.append((line, done.returncode, done.stdout))
         assert "Traceback" not in done.stderr, done.stderr
     codes = [code for line, code, _ in ended if line.startswith(("stepseven run", "stepseven resume"))]
-    assert codes == [3, 3, 0, 0, 3, 3, 0]
+    assert codes == [3, 3, 0, 0, 3, 3, 0, 3, 3, 0]
     counted = [said for line, _, said in ended if line.endswith("/count")]
     assert '"documents": 1' in counted[0]
     assert shell.type(f"curl -s http://127.0.0.1:{ports['8703']}/count").stdout.count('"twice": 0') == 1
     assert "27 fewer" in next(said for line, _, said in ended if "quarter=Q4" in line and line.startswith("curl"))
-    assert '"to": "bob@acme.example"' in next(said for line, _, said in ended if line.endswith("/sent"))
+    first, last = (said for line, _, said in ended if line.endswith("/sent"))
+    assert '"to": "bob@acme.example"' in first
+    assert last.count('"to": "ben@acme.example"') == 1
+    assert '"letter": 2' in counted[1]
+    assert "record.contact" in next(said for line, _, said in ended if line.startswith("stepseven plan"))
 
 
 # -- the systems themselves -------------------------------------------------------------------------------------------

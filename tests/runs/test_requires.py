@@ -17,7 +17,6 @@ from stepseven import (
     Fixable,
     Layer,
     NoRun,
-    NotYetBuilt,
     QuestionExpired,
     Run,
     SecretFound,
@@ -154,9 +153,9 @@ async def test_two_runs_of_a_client_each_ask_and_one_answer_serves_both(begun):
 
 
 async def test_what_was_known_at_the_start_stays_so():
-    """Known facts are pinned at the start; a resume neither asks again nor sees another value, also if it has expired."""
+    """Known facts are pinned at the start; a resume that keeps what the run knows neither asks again nor sees another value."""
 
-    @workflow(name="pinned_start", requires=("vat_number", "plan"))
+    @workflow(name="pinned_start", requires=("vat_number", "plan"), on_drift="keep")
     async def body(run: Run) -> Any:
         await run.ask("Go on?")
         return [run.client.get("vat_number"), run.client.get("plan")]
@@ -232,17 +231,6 @@ def test_a_credential_is_no_fact():
 
         @workflow(name="bad", requires=("sk-ant-api03-" + "a1B2" * 20,))
         async def bad(run: Run) -> None: ...
-
-
-async def test_watch_comes_later():
-    """``watch=`` is refused before anything starts, in a sentence."""
-
-    @workflow(name="watches", watch=("plan",))
-    async def body(run: Run) -> None: ...
-
-    async with testing.layer() as layer:
-        with pytest.raises(NotYetBuilt, match="watch="):
-            await layer.run(body(), client="acme")
 
 
 NEEDY = """

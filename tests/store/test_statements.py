@@ -91,6 +91,11 @@ def test_no_statement_looks_through_a_large_table(connection: sqlite3.Connection
         ("settle_claim", "SEARCH effect USING INDEX"),
         ("run_by_id", "SEARCH run USING INDEX"),
         ("owned_runs", "SEARCH run USING INDEX run_owner"),
+        ("lately_ended", "SEARCH run USING INTEGER PRIMARY KEY (rowid>?)"),
+        ("lately_ended_of_client", "SEARCH run USING INDEX run_client (client_id=? AND workflow=?)"),
+        ("priced_steps", "SEARCH step USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ("priced_tries", "SEARCH attempt USING INDEX sqlite_autoindex_attempt_1 (run_no=?)"),
+        ("child_times", "SEARCH run USING INDEX run_parent (parent_no=?)"),
     ],
 )
 def test_hot_statement_uses_its_index(connection: sqlite3.Connection, name: str, how: str) -> None:

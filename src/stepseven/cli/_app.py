@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from stepseven import __version__
-from stepseven.cli import client, demo, doctor, inbox, init, keep, later, run, show, worker
+from stepseven.cli import client, demo, doctor, inbox, init, keep, later, plan, run, show, worker
 from stepseven.cli import store as store_commands
 from stepseven.cli._common import (
     DebugOption,
@@ -63,7 +63,7 @@ def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
             "cancel": run.cancel,
             "fork": run.fork,
         },
-        "Look": {"show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
+        "Look": {"plan": plan.plan, "show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
         "Decide": {"inbox": inbox.inbox, "answer": inbox.answer},
         "The store": {"doctor": doctor.doctor, "prune": keep.prune, "migrate": store_commands.migrate},
     }

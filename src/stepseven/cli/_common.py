@@ -231,25 +231,43 @@ def shared(fn: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def inputs_of(pairs: list[str]) -> dict[str, str]:
+def inputs_of(pairs: list[str], *, option: str = "--input", what: str = "NAME=VALUE", such: str = "quarter=Q3") -> dict[str, str]:
     """``k=v`` pairs as a dict, values as given; ``k=@FILE`` reads the file.
+
+    Args:
+        pairs: as they were typed.
+        option: which they were given to.
+        what: their form, in the words of its help.
+        such: one of them, as an example.
 
     Raises:
         Usage: a pair without ``=``, a name twice, or a file that cannot be read.
+    """
+    given = pairs_of(pairs, option=option, what=what, such=such)
+    for name, text in given.items():
+        if text.startswith("@"):
+            try:
+                given[name] = Path(text[1:]).read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise Usage(f"{option} {name}: {text[1:]} cannot be read ({why}): name a readable file after the @") from error
+    return given
+
+
+def pairs_of(pairs: list[str], *, option: str, what: str, such: str) -> dict[str, str]:
+    """The same, where a value is never a file.
+
+    Raises:
+        Usage: a pair without ``=``, or a name twice.
     """
     given: dict[str, str] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise Usage(f"--input {pair!r} is not of the form NAME=VALUE: write --input quarter=Q3, or --input data=@file.json")
+            file = f", or {option} data=@file.json" if option == "--input" else ""
+            raise Usage(f"{option} {pair!r} is not of the form {what}: write {option} {such}{file}")
         if name in given:
-            raise Usage(f"--input {name} is given twice: give each input once")
-        if text.startswith("@"):
-            try:
-                text = Path(text[1:]).read_text("utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-                raise Usage(f"--input {name}: {text[1:]} cannot be read ({why}): name a readable file after the @") from error
+            raise Usage(f"{option} {name} is given twice: give each {'input' if option == '--input' else 'one'} once")
         given[name] = text
     return given
 

@@ -67,6 +67,8 @@ class Live(AbstractContextManager["Live"]):
             self._line("✗", f"{details['name']}: {say.clip(details['summary'], words=30, chars=160)}", "red")
         elif what == "asked" and details["kind"] != "failure":  # the line about the failed try says it already
             self._line("?", say.clip(details["text"], words=30, chars=160), "yellow")
+        elif what == "note":
+            self._line("·", say.clip(details["text"], words=40, chars=200))
         elif what == "progress":
             self._line("·", f"{details['name']}: {say.clip(details['text'], words=30, chars=160)}")
 

@@ -121,6 +121,9 @@ Seconds = Annotated[float | None, typer.Option("--seconds", help="For raise: the
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="For approve: a value you change. May be given again.")
 ]
+To = Annotated[
+    list[str] | None, typer.Option("--to", metavar="[OLD=]NEW", help="For map: the new name, where it is another; OLD= for none.")
+]
 Edit = Annotated[bool, typer.Option("--edit", help="For approve: change the values in your editor ($VISUAL, $EDITOR) first.")]
 Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Kept with the answer.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers. Default: you.")]
@@ -128,7 +131,7 @@ By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answer
 #: choice: what may come with it, of which one is needed
 _TAKES = {
     "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
-    "raise": ("usd", "tokens", "steps", "seconds"), "approve": ("set", "edit"),
+    "raise": ("usd", "tokens", "steps", "seconds"), "approve": ("set", "edit"), "map": ("to",),
 }  # fmt: skip
 
 
@@ -146,13 +149,14 @@ async def answer(  # noqa: PLR0917 - typer names them all
     seconds: Seconds = None,
     set_: Set = None,
     edit: Edit = False,
+    to: To = None,
     note: Note = None,
     by: By = None,
 ) -> None:
     """Answer a question, once. The run goes on with `resume`, or where it is executed."""
     given = {
         "until": _seconds_or_time(until), "fact": fact, "value": value, "receipt": receipt, "usd": usd, "tokens": tokens,
-        "steps": steps, "seconds": seconds, "set": set_, "edit": edit or None,
+        "steps": steps, "seconds": seconds, "set": set_, "edit": edit or None, "to": to,
     }  # fmt: skip
     extras = {name: v for name, v in given.items() if v is not None}
     async with setting.layer() as layer:
@@ -263,6 +267,8 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         return choice
     if choice == "approve":
         return _approval(row, choice, set_=extras.get("set") or [], edit=bool(extras.get("edit")))
+    if choice == "map":
+        return {"choice": choice, "to": _named(extras["to"])} if extras else choice
     if not extras:
         what = " or ".join(f"--{name}" for name in takes)
         raise Refused(f"the choice {choice} needs {what}: stepseven answer {row['id']} {choice} --{takes[0]} …")
@@ -270,6 +276,17 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         if name in extras:
             extras[name] = _typed(row, extras[name])
     return {"choice": choice, **extras}
+
+
+def _named(given: list[str]) -> str | dict[str, str | None]:
+    """New names as they were typed: one, or ``OLD=NEW`` for each; an empty one is none."""
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    pairs = [text.partition("=") for text in given]
+    bare = next((text for text, sign, _ in pairs if not sign), None)
+    if bare is not None:
+        raise Usage(f"--to {bare}: of several say OLD=NEW for each")
+    return {old: new or None for old, _, new in pairs}
 
 
 def _approval(row: Row, choice: str, *, set_: list[str], edit: bool) -> Any:

@@ -10,7 +10,6 @@ import typer
 from stepseven.cli._common import Refused
 
 COMMANDS = {
-    "plan": "What a resume would reuse, run and ask, with prices.",
     "board": "Clients × workflows at a glance.",
     "review": "Failed and escalated runs of a period as a set.",
     "rule": "Standing answers.",
@@ -25,7 +24,6 @@ COMMANDS = {
 ANYTHING: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 _INSTEAD = {
-    "plan": "`stepseven show RUN` tells what is done and what is open",
     "review": "`stepseven runs --status failed` lists the failed runs",
     "board": "`stepseven runs` lists what there is",
     "serve": "`stepseven inbox` and `stepseven answer` do without it",

@@ -10,12 +10,15 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stepseven.cli import _code
+from stepseven.cli._choices import agreed, choices_of
 from stepseven.cli._common import (
     Exit,
     Refused,
     Setting,
+    Usage,
     clean,
     command,
+    credential,
     err,
     inputs_of,
     json_or_text,
@@ -27,7 +30,7 @@ from stepseven.cli._common import (
 from stepseven.cli._live import Live
 from stepseven.cli._read import RunView, view
 from stepseven.cli._words import ask_block, mark, short_json
-from stepseven.errors import UnknownWorkflow
+from stepseven.errors import SecretFound, UnknownWorkflow
 from stepseven.layer import MAX_ID, Layer, new_run_id
 from stepseven.model import Outcome, RunInfo, RunStatus
 
@@ -73,21 +76,50 @@ async def run(  # noqa: PLR0917 - typer names them all
         return await _driven(setting, layer, drive, [module], known)
 
 
-async def resume(setting: Setting, run_id: RunId, module: Module = None, wait: Wait = None) -> int:
+async def resume(  # noqa: PLR0917 - typer names them all
+    setting: Setting,
+    run_id: RunId,
+    module: Module = None,
+    wait: Wait = None,
+    approach: Annotated[
+        list[str] | None,
+        typer.Option("--approach", metavar="STEP=LABEL", help="How a step's next tries go about it. Repeatable."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="STEP=JSON",
+            help="A step's result: it does not run. STEP=null skips it; STEP=@FILE reads a file. Repeatable.",
+        ),
+    ] = None,
+    rerun: Annotated[
+        list[str] | None, typer.Option("--rerun", metavar="STEP", help="A read step whose result is made anew. Repeatable.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="What moved meanwhile: go on with what the run knows.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="What moved meanwhile: go on with what is so now.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not show the plan first, and do not ask.")] = False,
+) -> int:
     """Go on with a run: what is recorded is reused, the rest is run. Of an ended run: its outcome."""
+    chosen = choices_of(approach, skip, rerun, keep=keep, refresh=refresh)
     async with setting.layer() as layer:
         before = await view(layer, run_id)
         looked_in = [] if before.status.ended else _code.modules(module or [])
         for name in looked_in:
             _code.load(name)
-
-        async def drive(layer: Layer) -> Outcome[Any]:
-            return await layer.resume(run_id, wait=wait)
-
         try:
+            if (rerun or refresh) and not yes and not await agreed(setting, layer, run_id, chosen):
+                err().print("Nothing was changed.")
+                return Exit.REFUSED
+
+            async def drive(layer: Layer) -> Outcome[Any]:
+                return await layer.resume(run_id, wait=wait, by=login(), **chosen)
+
             return await _driven(setting, layer, drive, module or [], run_id)
         except UnknownWorkflow as error:
             raise _code.unknown(error, looked_in) from error
+        except SecretFound as error:
+            raise credential(error) from error
 
 
 async def start(
@@ -132,11 +164,22 @@ async def cancel(
 async def fork(
     setting: Setting,
     run_id: RunId,
-    from_step: Annotated[str, typer.Option("--from-step", metavar="STEP", help="The first step that runs anew.")],
-    input_: Input = None,
+    from_step: Annotated[str | None, typer.Option("--from", metavar="STEP", help="The first step that runs anew.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="An input that differs, JSON or text; NAME=@FILE reads a file. Repeatable."
+        ),
+    ] = None,
+    from_older: Annotated[str | None, typer.Option("--from-step", hidden=True)] = None,
+    set_older: Annotated[list[str] | None, typer.Option("--input", hidden=True)] = None,
 ) -> None:
     """A new run with an old one's records up to a step. It shares its receipts: nothing is done twice."""
-    inputs = {name: json_or_text(text) for name, text in inputs_of(input_ or []).items()}
+    if (from_step is None) == (from_older is None):
+        raise Usage(f"fork needs --from once: `{command('fork', run_id, '--from', 'STEP')}`")
+    from_step = from_step or from_older or ""
+    pairs = [*(set_ or []), *(set_older or [])]
+    inputs = {name: json_or_text(text) for name, text in inputs_of(pairs, option="--set").items()}
     async with setting.layer() as layer:
         try:
             info = await layer.fork(run_id, from_step=from_step, inputs=inputs)

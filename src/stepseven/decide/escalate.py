@@ -12,6 +12,7 @@ import math
 
 from stepseven.decide import _phrases as say
 from stepseven.decide import _tries as how
+from stepseven.decide._changed import code
 from stepseven.decide._doubt import approve, conflict, receipt, unknown_outcome
 from stepseven.decide._sheet import render
 from stepseven.decide._situation import (
@@ -44,6 +45,7 @@ __all__ = [
     "approve",
     "batch",
     "body",
+    "code",
     "conflict",
     "failure",
     "limit",

@@ -6,8 +6,9 @@ after from the source; the store tells what steps cost in earlier runs. Here it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,7 +29,7 @@ class Price:
 
     Attributes:
         usd: US dollars, the median of earlier runs or as declared; ``None``: nobody knows.
-        usd_p90: the ninth tenth of earlier runs.
+        usd_p90: the ninth tenth of earlier runs. usd_seen: the most that one call was seen to cost.
         usd_most: what no call can exceed by what is declared, all its tries together; ``None``: nothing is declared.
         seconds, seconds_p90: the same for its time.
         n: in how many earlier runs it was seen.
@@ -38,6 +39,7 @@ class Price:
 
     usd: float | None = None
     usd_p90: float | None = None
+    usd_seen: float | None = None
     usd_most: float | None = None
     seconds: float | None = None
     seconds_p90: float | None = None
@@ -117,7 +119,7 @@ class Drifted:
         source, by, at_us: who said the new value, and when.
         old_version, new_version: of a fact; ``None`` for the client record.
         depends: steps, questions and approvals that were built on it, in words.
-        read: the run has read it. Else it is noted and nobody is asked, unless the workflow watches it.
+        read: the run has read it, or its workflow watches it. Else it is noted and nobody is asked.
     """
 
     key: str
@@ -139,7 +141,8 @@ class PlannedStep:
     Attributes:
         step: its name. do: ``reuse``, ``run`` or ``ask``. why: in words.
         count: calls that are certain. at_most: with those that may be; ``None``: not known before.
-        maybe: it depends on what is not known yet.
+        about: how many are expected, where earlier runs tell; ``None``: nobody knows.
+        maybe: it depends on what is not known yet. new: nothing of it is on record.
         usd, seconds: expected in all; of a reuse: what is not spent again. ``None``: not known.
         usd_at_most: more than that it does not cost; ``None``: not known before.
         n: from how many earlier runs the price is; 0: declared, or unknown.
@@ -152,7 +155,9 @@ class PlannedStep:
     why: str = ""
     count: int = 1
     at_most: int | None = 1
+    about: float | None = 1
     maybe: bool = False
+    new: bool = False
     usd: float | None = None
     usd_at_most: float | None = None
     seconds: float | None = None
@@ -242,6 +247,75 @@ class Observed:
     stale: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The run a plan is for, as it stands.
+
+    Attributes:
+        run_id, client_id, workflow, goal, status, waiting_for, updated_us: of its row.
+        looked_us: when it was looked at.
+        questions: the texts of its open questions.
+        asks: a person is asked about what moved before it goes on.
+    """
+
+    run_id: str
+    client_id: str
+    workflow: str
+    goal: str | None = None
+    status: str = ""
+    waiting_for: str | None = None
+    updated_us: int = 0
+    looked_us: int = 0
+    questions: tuple[str, ...] = ()
+    asks: bool = False
+
+
+def plan(
+    run: Standing,
+    observed: Mapping[str, Observed],
+    prices: Mapping[str, Price],
+    *,
+    drift: Sequence[Drifted] = (),
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Put together what was seen.
+
+    Args:
+        run: the run as it stands.
+        observed: the name of each way to done, and what was seen on it; ``continue`` first. None: it has ended.
+        prices: what steps cost in earlier runs.
+        drift: what moved.
+        notes: what else is worth knowing.
+    """
+    from stepseven.decide._ways import cheapest, headline, with_questions
+
+    ways = [with_questions(priced(name, seen, prices), run, drift) for name, seen in observed.items()]
+    best = cheapest(ways)
+    paths = tuple(replace(way, cheapest=way is best) for way in ways)
+    return Plan(
+        run_id=run.run_id, client_id=run.client_id, workflow=run.workflow, goal=run.goal, status=run.status,
+        headline=headline(run, best), steps=best.steps if best is not None else (), paths=paths, drift=tuple(drift),
+        notes=tuple(notes), questions=run.questions, looked_us=run.looked_us,
+    )  # fmt: skip
+
+
 def priced(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
-    """One way to done, line by line, with what it costs."""
-    raise NotImplementedError
+    """One way to done, line by line, with what it costs.
+
+    Expected is what certain calls cost, each at the median of earlier runs, else as declared; of calls that may come, as many as
+    earlier runs made. The upper bound is what is declared for every try of every call that is certain or may come, or more, if a
+    call was seen to cost more. It holds as long as nothing fails that did not fail before (a failure asks, and an answer may
+    grant new tries), and as long as no call reports more than it declares. A step that declares nothing is bounded only if
+    earlier runs have it, and none of them reported a cost: by nothing, as far as that is known.
+
+    Time is that of work, one call after the other: what waits for people, times or other systems is not in it.
+    """
+    from stepseven.decide._ways import way
+
+    return way(name, observed, prices)
+
+
+def document(value: Plan) -> dict[str, Any]:
+    """A plan as JSON has it: the same names, lists for tuples, ``do`` as text."""
+    told: dict[str, Any] = json.loads(json.dumps(asdict(value), ensure_ascii=False, default=str))
+    return told

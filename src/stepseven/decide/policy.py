@@ -225,7 +225,7 @@ def _obey(t: Trouble, q: Asked, failed: list[Past], chance: float) -> Move:
     if q.looks:
         return Try(number=number, narrow=narrow, not_before_us=_next_look_us(t, q, put_off_us), looks=True)
     if choice == "again" or choice.startswith("approach:"):
-        label = choice.removeprefix("approach:") if choice.startswith("approach:") else None
+        label = choice.removeprefix("approach:") or None if choice.startswith("approach:") else None
         return Try(number=number, approach=label, narrow=narrow, not_before_us=put_off_us)
     if choice == "wait":
         answer = q.answer if isinstance(q.answer, dict) else {}

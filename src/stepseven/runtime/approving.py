@@ -92,6 +92,12 @@ def _usable(ex: Execution, call: Call, row: Row | None) -> Approved | None:
         return None
 
 
+def open_question(ex: Execution, call: Call) -> Row | None:
+    """The open question whether exactly this call may be made."""
+    row = _of(_rows(ex, call), call.exact)
+    return row if row is not None and row["status"] == "open" else None
+
+
 async def propose(ex: Execution, call: Call) -> None:
     """Show what is about to be done, and wait for the word of a person. Returns when it may be claimed.
 

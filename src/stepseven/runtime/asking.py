@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
 from stepseven.model import EffectKind, QuestionKind, WaitingFor
-from stepseven.runtime import choices, facts, outline
+from stepseven.runtime import choices, facts, outline, verifying
 from stepseven.runtime.calls import Call
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
@@ -109,6 +109,7 @@ async def store(  # noqa: PLR0913 - a question's parts
     Raises:
         NotAsked: *unless* said so, in the transaction that would have stored it.
     """
+    await ex.will_ask(kind, draft.text, branch=branch, key=key, step=more.get("step"))
     rows = ex.questions.get((branch, kind.value, key), [])
     a = Asking(
         id=ex.edge.new_id("q"), branch=branch, key=key, n=len(rows) + 1, kind=kind, draft=draft, asked_seq=ex.seq,
@@ -146,7 +147,8 @@ def about_failure(ex: Execution, call: Call) -> list[Row]:
     for kind in (QuestionKind.FAILURE, QuestionKind.REQUIRED):
         found += ex.questions.get((call.branch, kind.value, key), [])
     if not call.step.settings.writes:
-        return sorted((r for r in found if r["about"] in (None, call.digest)), key=_in_order)
+        about = [r for r in found if r["about"] in (None, call.digest) and verifying.asked_since(ex, call.key, r)]
+        return sorted(about, key=_in_order)
     for (branch, kind_value, other), rows in ex.questions.items():
         if kind_value == QuestionKind.UNKNOWN_OUTCOME.value and branch == call.branch and other.startswith(f"{key}#"):
             found += [r for r in rows if r["status"] == "answered"]

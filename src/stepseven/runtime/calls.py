@@ -178,13 +178,18 @@ class Call(Deferred[Any]):
 
     def inner_branch(self, name: str | None = None) -> str:
         """Where the calls go that the step's own code makes (under another *name* of the step)."""
-        key = self.key[2]
-        return join(self.key[0], f"{name or self.key[1]}[{key if len(key) <= _READABLE and '/' not in key else digest(key)}]")
+        branch, mine, key = self.key
+        return inner_branch(branch, name or mine, key)
 
     def begin(self) -> Coroutine[Any, Any, Any]:
         """The coroutine that answers it from its record, or runs it."""
         coro: Coroutine[Any, Any, Any] = self.run(self.execution, self)
         return coro
+
+
+def inner_branch(branch: str, name: str, key: str) -> str:
+    """Where the calls go that the code of this call of a step makes."""
+    return join(branch, f"{name}[{key if len(key) <= _READABLE and '/' not in key else digest(key)}]")
 
 
 def join(branch: str, name: str) -> str:

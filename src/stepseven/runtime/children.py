@@ -158,6 +158,7 @@ async def _admitted(ex: Execution, branch: str, key: str, call: Started, generat
         goal=ex.run["goal"], inputs=call.inputs,
     )  # fmt: skip
     row = await ex.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))
+    await ex.will_start(call.workflow.name, branch=branch, key=key, row=row)
     if row is None or row["parent_no"] != ex.hold.run_no:
         now = ex.now_us()
         row = await ex.write(lambda tx: children.admit(tx, ex.hold, admission, siblings, now), durable=True)

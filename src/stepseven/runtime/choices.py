@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide.classify import Handling, Proof, Verdict
 from stepseven.errors import StepFailed, Superseded
 from stepseven.model import FailureKind, RunStatus
-from stepseven.runtime import known, reading, remembering
+from stepseven.runtime import chosen, known, reading, remembering
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import free_text
 from stepseven.transitions.state import Record, choice_of
@@ -134,6 +134,8 @@ def set_aside(ex: RunMemory) -> None:
     for branch, name, asked_seq in wanted_again(ex.questions):
         for key in [k for k, r in ex.records.items() if older(r, branch, name, asked_seq)]:
             reading.drop(ex, ex.records[key])
+    for record in list(chosen.put_aside(ex)) if ex.recoveries else ():
+        reading.drop(ex, record)
 
 
 def generations(ex: RunMemory) -> Iterator[tuple[Record, Record]]:

@@ -137,15 +137,22 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
 
 # -- another key, after something changed ---------------------------------------------------------------------------------
 
+_OTHER_RESULT = "an earlier step gave another result than last time"
+_ONCE = "once"  # the key of a write without one
+
 
 async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
-    """An earlier step gave another result than last time, and a receipt of this step stands that nobody asked for: ask."""
-    if call.key in ex.records or not ex.other_before(call.branch):
+    """A receipt of this step stands that nobody asked for, and something says that this may be the same thing: ask.
+
+    An earlier step gave another result than last time; or a person said that the step had another name, and its key is another kind.
+    """
+    if call.key in ex.records:
         return None
-    old = ex.unused_like(call.key)
-    while old is not None and _replaced(ex, call, old):
-        old.used = True
-        old = ex.unused_like(call.key)
+    old, reason = _unasked(ex, call, call.key[1]) if ex.other_before(call.branch) else None, _OTHER_RESULT
+    for name in ex.renamed.get(call.step.name, ()) if old is None else ():
+        found = _unasked(ex, call, name)
+        if found is not None and (found.key == _ONCE) != (call.key[2] == _ONCE):
+            old, reason = found, f"it was called {name} then, and its key was made otherwise"
     if old is None or old.effect is None:
         return None
     key = f"{call.key[1]}/{call.key[2]}/{old.key}"
@@ -157,7 +164,7 @@ async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
         draft = escalate.conflict(
             asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
             now=json.loads(_wanted(ex, call)), receipt=json.loads(text),
-            reason="an earlier step gave another result than last time",
+            reason=reason,
         )  # fmt: skip
         draft.context["replaces"] = old.key
         row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.key[1])
@@ -168,6 +175,16 @@ async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
     if choice_of(json.loads(answered["answer"])) != "same":
         return None
     return sending.Sent(done=True, value=await _keep_first(ex, call, text, answered))
+
+
+def _unasked(ex: Execution, call: Call, name: str) -> Record | None:
+    """The oldest record of a step of that name in the call's branch that nobody asked for, and that was not replaced since."""
+    key = (call.branch, name, call.key[2])
+    old = ex.unused_like(key)
+    while old is not None and _replaced(ex, call, old):
+        old.used = True
+        old = ex.unused_like(key)
+    return old
 
 
 def _replaced(ex: Execution, call: Call, old: Record) -> bool:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
-from stepseven.errors import NoRun, NotYetBuilt
+from stepseven.errors import NoRun
 from stepseven.keys import KeyPaths
 from stepseven.model import Cost, EffectKind
 from stepseven.runtime import known
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import Parameters, call_bound, hints_of
+from stepseven.runtime.byname import Named, verify_of
 from stepseven.runtime.place import place
 from stepseven.runtime.takeback import Undo, undo_of
 from stepseven.store.codec import Typed
@@ -162,6 +163,7 @@ class Hooks:
     approaches: list[Approach] = field(default_factory=list)
     probe: Callable[..., Any] | None = None
     undo: Undo | None = None
+    verify: Named | None = None
 
 
 def source_digest(fn: Callable[..., Any]) -> str:
@@ -276,8 +278,18 @@ class Step(Generic[P, R]):
         return None if self.hooks.undo is None else str(self.fn.__module__)
 
     def verify(self, fn: C) -> C:
-        """Register a look whether the recorded result still holds. Comes with a later release."""
-        raise NotYetBuilt(f"{self.name}.verify ({fn.__name__})")
+        """Register a look whether the recorded result still holds: in a recovery it is asked before the record answers.
+
+        It takes, by name, what the step was called with and ``result``: what the step returned. One parameter with a name of its
+        own gets that, too. It says ``False``, or why not as a text: then the step runs again, and only what depends on a
+        difference after it. Anything else: the result holds. Where it raises or takes longer than the step's ``timeout`` (30 s
+        without one), nobody can tell: the result is kept and that is noted. Steps that it calls just run, as outside a run.
+
+        Raises:
+            TypeError: the step writes (its ``.probe`` looks), or *fn* takes something that is not there.
+        """
+        self.hooks.verify = verify_of(self, fn)
+        return fn
 
 
 class BoundStep(Step[P, R]):

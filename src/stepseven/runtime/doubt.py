@@ -48,7 +48,7 @@ class _Nothing:
     """The probe looked, and it is not there."""
 
 
-_NOTHING = _Nothing()
+NOTHING = _Nothing()
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ async def resolve(ex: Execution, call: Call, intent: Intent, held: Claim, *, pro
             return await _found_done(ex, call, intent, held)
         if held.state is EffectState.REFUSED:
             return Sent()
-        asked = _question(ex, call, held)
+        asked = question_of(ex, call, held)
         try:
             if asked is not None:
                 sent, looking = await _by_person(ex, call, intent, held, asked), _Looking()
@@ -160,7 +160,7 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
     if left_us is not None:
         safe_us = started_us + left_us if left_us else min(safe_us, started_us)
     try:
-        found = await _probe(call, intent, held)
+        found = await probed(call, intent, held)
     except NotYet:
         looking.times += 1
         if started_us > safe_us + NOT_YET_US:
@@ -237,7 +237,7 @@ async def _seen(ex: Execution, call: Call, held: Claim) -> Claim:
     return fresh or held
 
 
-async def _probe(call: Call, intent: Intent, held: Claim) -> Any:
+async def probed(call: Call, intent: Intent, held: Claim) -> Any:
     """Look whether the effect is there, with the claim's own arguments.
 
     As outside a run: a step that the probe calls just looks, and leaves no record that would answer the next time.
@@ -262,11 +262,11 @@ async def _probe(call: Call, intent: Intent, held: Claim) -> Any:
         loose.reset(inside)
         place.reset(outside)
     if call.step.typed.annotation in (None, type(None)):
-        return None if found else _NOTHING
-    return _NOTHING if found is None or found is False else found
+        return None if found else NOTHING
+    return NOTHING if found is None or found is False else found
 
 
-STEP_CODE.add(_probe.__code__)
+STEP_CODE.add(probed.__code__)
 
 
 def _edits(held: Claim) -> str:
@@ -342,7 +342,8 @@ def _key(call: Call, held: Claim) -> str:
     return f"{call.key[1]}/{call.key[2]}#{held.claim_id}:{held.tries}"
 
 
-def _question(ex: Execution, call: Call, held: Claim) -> Row | None:
+def question_of(ex: Execution, call: Call, held: Claim) -> Row | None:
+    """The question whether this claim's last send happened, open or answered."""
     rows = ex.questions.get((call.branch, QuestionKind.UNKNOWN_OUTCOME.value, _key(call, held)), [])
     if not rows or rows[-1]["status"] not in ("open", "answered") or rows[-1]["id"] in ex.looked_again:
         return None

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from stepseven.errors import UnknownRun
+from stepseven.errors import InvalidChoice, UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
-from stepseven.runtime import kinship
-from stepseven.runtime.grip import Grip, last_us
+from stepseven.runtime import choosing, kinship
+from stepseven.runtime.choosing import Wanted
+from stepseven.runtime.grip import RECOVERY_AFTER_US, Grip, last_us
 from stepseven.runtime.lifecycle import Lifecycle
 from stepseven.runtime.memory import Over, Stop
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import SHORT_WAIT_US, Services, stray
 from stepseven.runtime.waits import Standing, foreign_place, standing
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import children, runs, taking
+from stepseven.transitions import children, recoveries, runs, taking
 from stepseven.transitions.runs import Admission, Taken
 from stepseven.transitions.state import Hold, Loaded, load
 from stepseven.transitions.taking import Batch, Wanting
@@ -29,7 +30,6 @@ from stepseven.transitions.taking import Batch, Wanting
 POLL_S = 0.25
 PAID_PATIENCE_S = 30.0  # as long as a write may take that says nothing else
 DRAIN_LOOK_S = 0.02
-RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Driver:
     async def admit_and_drive(self, admission: Admission, workflow: Workflow[Any, Any], *, wait: float | None) -> Row:
         """Admit a run and drive it: one durable commit for both."""
         self.services.worker.start()
-        grip = Grip(self.services.worker.fences)
+        grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
 
         def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
             grip.again()
@@ -70,7 +70,7 @@ class Driver:
             if RunStatus(row["status"]).ended or self._mine(admission.run_id):
                 return row, None, None
             taken = grip.take(self._take(tx, row, workflow))
-            return row, taken, load(tx, row["no"]) if taken.hold is not None else None
+            return row, taken, self._loaded(tx, taken, recovery_id, recovery=False)
 
         run_id = admission.run_id
         while (other := self._admitting.get(run_id)) is not None:  # who took it has to drive it: one at a time
@@ -108,6 +108,71 @@ class Driver:
             return await self._see_through(run_id, workflow, driven, wait)
         finally:
             self.services.store.leave()
+
+    async def resume(self, run_id: str, workflow: Workflow[Any, Any], wanted: Wanted, *, wait: float | None) -> Row:
+        """Drive a known run as ``drive`` does, and as was chosen. That is on record before anything of it begins.
+
+        Raises:
+            InvalidChoice: it cannot be obeyed, or the run is executed elsewhere; nothing was changed.
+        """
+        self.services.worker.start()
+        grip = Grip(self.services.worker.fences)
+        await self._quiet(run_id)
+        taking_it = self._admitting[run_id] = asyncio.Event()
+        self.services.store.enter()
+        try:
+            with grip:
+                taken, loaded = await self._take_chosen(run_id, workflow, wanted, grip)
+                await self._undriven(run_id)  # who came first meanwhile finds that it is ours, and ends
+                grip.keep(taken.run["no"])
+                driven = self._driven(run_id, workflow, recovery=True, first=[(taken, loaded)])
+            self._admitted(run_id, taking_it)
+            return await self._see_through(run_id, workflow, driven, wait)
+        finally:
+            self._admitted(run_id, taking_it)
+            self.services.store.leave()
+
+    async def _quiet(self, run_id: str) -> None:
+        """Wait until nobody in this process drives the run, or is just taking it."""
+        await self._undriven(run_id)
+        while (other := self._admitting.get(run_id)) is not None:
+            await other.wait()
+            await self._undriven(run_id)
+
+    async def _undriven(self, run_id: str) -> None:
+        await self._batch_over()
+        while (mine := self._mine(run_id)) is not None:
+            if mine.loop is asyncio.get_running_loop():
+                await asyncio.wait({mine.task})
+            else:
+                await asyncio.sleep(POLL_S)
+
+    async def _take_chosen(
+        self, run_id: str, workflow: Workflow[Any, Any], wanted: Wanted, grip: Grip
+    ) -> tuple[Taken, Loaded | None]:
+        edge, worker, recovery_id = self.services.edge, self.services.worker, self.services.edge.new_id("rec")
+        whose = (await self._row(run_id))["client_id"]
+
+        def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
+            grip.again()
+            taken = grip.take(self._take(tx, self._given_back(tx, run_id), workflow))
+            loaded = None if taken.hold is None else load(tx, taken.run["no"])
+            if taken.hold is not None and loaded is not None:
+                chosen = choosing.settle(tx, wanted, loaded, workflow)
+                recoveries.begin(tx, taken.hold, loaded, recovery_id, chosen, edge.now_us())
+            return taken, loaded
+
+        while True:
+            taken, loaded = await self.services.store.write(unit, durable=True, client=whose)
+            if taken.hold is not None:
+                return taken, loaded
+            if RunStatus(taken.run["status"]).ended:
+                raise InvalidChoice(run_id, choosing.ended(taken.run))
+            if taken.paused:
+                raise InvalidChoice(run_id, f"nothing begins for {whose} while that client is paused: unpause it first")
+            if not worker.doubts(taken.run["owner"]):
+                raise InvalidChoice(run_id, "it is just being executed elsewhere: choose when it waits, or has been given back")
+            await edge.sleep_until(edge.now_us() + round(POLL_S * 1e6))
 
     async def drive_below(self, run_id: str, workflow: Workflow[Any, Any], recovery: bool) -> Row:  # noqa: FBT001
         """Drive a run for the one that started it, as far as it gets. Cancelled, only this waiting ends."""
@@ -238,14 +303,13 @@ class Driver:
         """Execute until the run ends, or is parked for longer than is waited for in memory. Nobody's ``wait=`` counts here."""
         edge = self.services.edge
         while True:
-            taken, loaded = first.pop() if first else await self._take_now(run_id, workflow)
+            taken, loaded = first.pop() if first else await self._take_now(run_id, workflow, recovery=recovery)
             self.driven[run_id].hold = taken.hold
             if taken.hold is not None and loaded is None:  # read apart, so that no lock is held by a long one
                 loaded = await self.services.store.read(partial(_load, taken.hold.run_no))
+                await self._begin_recovery(taken, loaded)
             if taken.hold is not None and loaded is not None:
-                parked_us = edge.now_us() - last_us(loaded)
-                again = recovery or (taken.run["status"] in ("waiting", "queued") and parked_us > RECOVERY_AFTER_US
-                                     and taken.run["executions"] > 0)  # fmt: skip
+                again = recovery or recoveries.open_one(loaded.recoveries) is not None
                 over = await self._execute(workflow, taken, loaded, recovery=again)
                 if over is Over.AGAIN:
                     continue
@@ -272,6 +336,7 @@ class Driver:
         hold = taken.hold
         assert hold is not None  # noqa: S101 - the caller looked
         execution = Lifecycle(self.services, workflow, hold, loaded, recovery=recovery)
+        execution.code_before, execution.broke_off = taken.run["source_digest"], taken.run["owner"] is not None
         driven = self.driven.get(hold.run_id)
         if driven is not None:
             driven.execution = execution
@@ -299,23 +364,53 @@ class Driver:
         now, dead = self.services.edge.now_us(), worker.dead_workers(tx)
         return runs.take(tx, row, worker.id, source_digest=workflow.digest, now_us=now, proven_dead=dead)
 
-    async def _take_now(self, run_id: str, workflow: Workflow[Any, Any]) -> tuple[Taken, Loaded | None]:
-        worker = self.services.worker
-        grip = Grip(worker.fences)
+    def _given_back(self, tx: Tx, run_id: str) -> Row:
+        """The run's row, after it was given back if it is in nobody's hands here."""
+        worker, row = self.services.worker, runs.known(tx, run_id)
+        if row["owner"] == worker.id and row["no"] not in worker.fences:  # the store failed when it was to be given back
+            stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us(), worker.executed_us(row["no"]))
+            row = runs.known(tx, run_id)
+        return row
+
+    async def _take_now(
+        self, run_id: str, workflow: Workflow[Any, Any], *, recovery: bool
+    ) -> tuple[Taken, Loaded | None]:
+        grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
 
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
             grip.again()
-            row = runs.known(tx, run_id)
-            if row["owner"] == worker.id and row["no"] not in worker.fences:  # the store failed when it was to be given back
-                stray(tx, row["no"], worker.id, row["fence"], self.services.edge.now_us(), worker.executed_us(row["no"]))
-                row = runs.known(tx, run_id)
-            taken = grip.take(self._take(tx, row, workflow))
-            return taken, load(tx, row["no"]) if taken.hold is not None else None
+            taken = grip.take(self._take(tx, self._given_back(tx, run_id), workflow))
+            return taken, self._loaded(tx, taken, recovery_id, recovery=recovery)
 
         with grip:
             taken, loaded = await self.services.store.write(unit, durable=True, client=None)  # compare and set: one row
             grip.keep(taken.run["no"])
             return taken, loaded
+
+    def _loaded(self, tx: Tx, taken: Taken, recovery_id: str, *, recovery: bool) -> Loaded | None:
+        """What is on record of a run that this transaction took; its recovery begins with it, if it is one."""
+        loaded = load(tx, taken.run["no"]) if taken.hold is not None else None
+        if taken.hold is not None and loaded is not None and (recovery or self._long_ago(taken, loaded)):
+            recoveries.begin(tx, taken.hold, loaded, recovery_id, None, self.services.edge.now_us())
+        return loaded
+
+    def _long_ago(self, taken: Taken, loaded: Loaded) -> bool:
+        """Whether the run has waited for so long that the world may have moved."""
+        waited = taken.run["status"] in ("waiting", "queued") and taken.run["executions"] > 0
+        return waited and self.services.edge.now_us() - last_us(loaded) > RECOVERY_AFTER_US
+
+    async def _begin_recovery(self, taken: Taken, loaded: Loaded | None) -> None:
+        """The same for one that a worker took: it chose nothing, so that nobody has to wait for the disk."""
+        hold, edge = taken.hold, self.services.edge
+        if hold is None or loaded is None or not self._long_ago(taken, loaded):
+            return
+        recovery_id, open_before = edge.new_id("rec"), list(loaded.recoveries)
+
+        def unit(tx: Tx) -> None:
+            loaded.recoveries[:] = open_before
+            recoveries.begin(tx, hold, loaded, recovery_id, None, edge.now_us())
+
+        await self.services.store.write(unit, durable=False, client=None)
 
     async def _row(self, run_id: str) -> Row:
         row = await self.services.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))

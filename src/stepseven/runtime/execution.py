@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable, Superseded
-from stepseven.model import EffectKind, WaitingFor
-from stepseven.runtime import files, reading, refusing, remembering, writing
+from stepseven.model import EffectKind, QuestionKind, WaitingFor
+from stepseven.runtime import files, outline, reading, refusing, remembering, writing
 from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
@@ -35,6 +35,14 @@ T = TypeVar("T")
 
 class Execution(RunMemory):
     """A run in memory. Everything here happens in one event loop."""
+
+    all_at_once = False  # a map enters all its items, however few it may have at a time
+
+    async def will_ask(self, kind: QuestionKind, text: str, *, branch: str, key: str, step: str | None) -> None:
+        """A question is about to be stored. Where nothing may be written, this does not return."""
+
+    async def will_start(self, name: str, *, branch: str, key: str, row: Row | None) -> None:
+        """Another run is about to be started, or seen through (*row*). Where nothing may be written, this does not return."""
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
@@ -83,15 +91,17 @@ class Execution(RunMemory):
         if len(text) <= IN_ROW:
             return None
         name = content_hash(text)
+        anew = name in self.damaged
         if len(text) <= self.services.artifacts.in_table:
-            return steps.Artifact(hash=name, size=len(text), body=text, location=None)
+            return steps.Artifact(hash=name, size=len(text), body=text, location=None, anew=anew)
         kept = self.services.artifacts
         self.put_files.add(name)
         try:
-            location = kept.put(name, text)
+            location = kept.put(name, text, anew=anew)
         except StoreUnavailable as error:
             raise self.abandon(error) from error
-        return steps.Artifact(hash=name, size=len(text), body=None, location=location, again=partial(kept.again, name, text))
+        again = partial(kept.again, name, text)
+        return steps.Artifact(hash=name, size=len(text), body=None, location=location, again=again, anew=anew)
 
     def refused(self) -> None:
         """A write was: what was put into files for it goes, unless a record names it. Left over it is found by a prune."""
@@ -273,6 +283,7 @@ class Execution(RunMemory):
         if lull is None or not self._all_wait():
             return
         if lull.held(self.tasks):
+            outline.see(self)
             self._finish("it is put away until what it waits for happens")
         else:
             self.look()
@@ -325,6 +336,7 @@ class Execution(RunMemory):
         if self.stop is None and self.lost is None:
             self.stop = stop
         if not self.settling:  # else it is ending already
+            outline.see(self)
             self._finish(stop.reason)
 
     def lose(self, why: str) -> None:

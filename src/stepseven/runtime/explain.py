@@ -6,11 +6,13 @@ import json
 from collections.abc import Container
 from datetime import UTC, datetime
 
-from stepseven.model import RunStatus
+from stepseven.model import QuestionKind, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients, family, orphans
 from stepseven.transitions.runs import known, named, seems_dead
 from stepseven.transitions.undoing import taken_back
+
+_FIRST = (QuestionKind.POISON, QuestionKind.CODE, QuestionKind.DRIFT)  # before one of these is answered nothing begins
 
 
 def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | None) -> str:
@@ -23,6 +25,7 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
     asked = [
         q for q in tx.all(tx.sql.questions_of_run, {"run_no": run["no"]}) if q["status"] == "open" and q["folded_into"] is None
     ]
+    asked.sort(key=lambda q: q["kind"] not in _FIRST)  # stable: the oldest of each stays first
     status = RunStatus(run["status"])
     if status.ended:
         return _ended(run, status) + _aftermath(tx, run, asked)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from stepseven.transitions.runs import Taken
 from stepseven.transitions.state import Loaded
 
+if TYPE_CHECKING:
+    from stepseven.runtime.memory import RunMemory
+
+RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
 
 class Grip:
     """Holds what a unit takes, from before its commit: a loop that is busy for seconds does not lose it.
@@ -44,7 +48,7 @@ class Grip:
         self.again()
 
 
-def last_us(loaded: Loaded) -> int:
+def last_us(loaded: Loaded | RunMemory) -> int:
     """When the run last did something: it was put away then (an answer changes ``updated_us``, too)."""
     did = [r.ended_us or r.started_us for r in loaded.records.values()]
     did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]

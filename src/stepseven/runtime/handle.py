@@ -156,8 +156,8 @@ class Run:
     def _record(self, branch: str, name: str, key: str, result: str) -> Record:
         ex = self._ex
         return Record(
-            id=ex.next_id(), branch=branch, name=name, key=key, generation=1, state="done", result=result,
-            started_us=ex.now_us(), ended_us=ex.now_us(),
+            id=ex.next_id(), branch=branch, name=name, key=key, generation=ex.generation((branch, name, key)), state="done",
+            result=result, started_us=ex.now_us(), ended_us=ex.now_us(),
         )  # fmt: skip
 
     def _append_now(self, record: Record, unit: Callable[[Tx], Any] | None = None) -> None:
@@ -362,7 +362,7 @@ class Run:
         base = step.name if isinstance(step, Step) else step.__name__
         named = self._key(here, "run.map", key, base)
         if key is None and isinstance(step, Step) and (here.branch, "run.map", named) not in self._ex.records:
-            for old in step.settings.renamed_from:
+            for old in self._ex.names_before(step):
                 earlier = old + named.removeprefix(base)
                 if (here.branch, "run.map", earlier) in self._ex.records:
                     return earlier

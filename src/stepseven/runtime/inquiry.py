@@ -13,7 +13,7 @@ from stepseven.decide._situation import context_of
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
-from stepseven.runtime import asking, facts
+from stepseven.runtime import asking, facts, refreshed
 from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
@@ -185,8 +185,8 @@ async def pinned_fact(ex: Execution, here: Place, key: str) -> Known | None:
         if row is None:
             return None
         record = Record(
-            id=ex.next_id(), branch="", name=facts.FOUND, key=key, generation=1, state="done", result=facts.pin_text(row),
-            started_us=ex.now_us(), ended_us=ex.now_us(),
+            id=ex.next_id(), branch="", name=facts.FOUND, key=key, generation=ex.generation(("", facts.FOUND, key)), state="done",
+            result=facts.pin_text(row), started_us=ex.now_us(), ended_us=ex.now_us(),
         )  # fmt: skip
         flight = ex.flights[flight_key] = Flight()
         try:
@@ -204,8 +204,11 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     if not rows:
         return None
     if about is not None:
-        return next((r for r in reversed(rows) if r["about"] == about and r["status"] != "withdrawn"), None)
+        stands = (r for r in reversed(rows) if r["about"] == about and r["status"] != "withdrawn")
+        return next((r for r in stands if not refreshed.overtaken(ex, r)), None)
     row = rows[-1]
+    if refreshed.overtaken(ex, row):
+        return None
     if row["about"] is not None or row["status"] == "withdrawn":  # it was taken back; while the run lives it asks again
         return None
     if row["status"] in ("open", "answered") and _rerun_since(ex, row):
@@ -218,7 +221,7 @@ def _rerun_since(ex: Execution, row: Row) -> bool:
     before = {(r.branch, r.name, r.key): r for r in ex.older if r.seq <= row["asked_seq"]}  # the newest of each
     for key, old in before.items():
         new = ex.records.get(key)
-        if new is None or new.seq <= row["asked_seq"] or not _same_line(old.branch, row["branch"]):
+        if new is None or new.seq <= row["asked_seq"] or not _same_line(old.branch, row["branch"]) or refreshed.is_fresh(new):
             continue
         if (new.result, new.artifact) != (old.result, old.artifact):
             return True

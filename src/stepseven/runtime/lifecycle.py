@@ -14,7 +14,7 @@ from typing import Any
 
 from stepseven.errors import Fatal, Refused, StepFailed, StepsevenError, StoreUnavailable, Superseded
 from stepseven.model import FailureKind, QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import asking, children, facts, kinship, outline, settling, starting
+from stepseven.runtime import asking, children, chosen, codechange, drifting, facts, kinship, outline, settling, starting
 from stepseven.runtime.execution import Execution
 from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
@@ -71,7 +71,7 @@ class Lifecycle(Execution):
             await self._poisoned()
         body: asyncio.Task[Any] | None = None
         while True:
-            if self.unloading is None and (body is None) and await self._may_begin():
+            if self.unloading is None and (body is None) and await self._may_begin() and await self._looked():
                 body = self.body = self._begin()
             ended = await self._first(body)
             self.body = None
@@ -93,9 +93,9 @@ class Lifecycle(Execution):
         row = self._open(QuestionKind.POISON)
         if row is None:
             row = await asking.poison(self)
-        self._idle(row)
+        self.idle(row)
 
-    def _idle(self, row: Row) -> None:
+    def idle(self, row: Row) -> None:
         """Nothing runs; the run waits for this one question."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.waits[future] = DurableWait(
@@ -121,16 +121,21 @@ class Lifecycle(Execution):
                     await self.write(lambda tx: questions.withdraw(tx, self.hold, row["id"], now), durable=True)
                 )
                 return True
-            self._idle(row)
+            self.idle(row)
             return False
         if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
             self.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
             return False
         return True
 
+    async def _looked(self) -> bool:
+        """Whether the body is to run: not while a person has to tell what became of its code, or of what it builds on."""
+        return await codechange.settle(self) and await drifting.settle(self)
+
     def _begin(self) -> asyncio.Task[Any]:
         root = Place(self, "")
         self.unkeyed.clear()
+        self.left = None
         context = contextvars.copy_context()
         context.run(place.set, root)
         handle = Run(self, root)
@@ -241,13 +246,19 @@ class Lifecycle(Execution):
             facts=tuple(w.fact for w in waits if w.fact is not None),
         )  # fmt: skip
         try:
-            parked = await self.write(lambda tx: runs.park(tx, self.hold, parking, self.now_us()), durable=True)
+            parked = await self.write(lambda tx: self._parked(tx, parking), durable=True)
         except Superseded:
             return Over.LOST
         if parked:
             self.services.tell(self.hold.run_id, "parked", reason=parking.reason)
             return Over.PARKED
         return Over.AGAIN
+
+    def _parked(self, tx: Tx, parking: Parking) -> bool:
+        parked = runs.park(tx, self.hold, parking, self.now_us())
+        if parked:
+            chosen.close(self, tx)
+        return parked
 
     async def _settle(self) -> Over | None:
         """Find out about every claim in doubt before the run ends. Not ``None``: it cannot end yet."""
@@ -294,9 +305,13 @@ class Lifecycle(Execution):
         )  # fmt: skip
 
     async def _end(self, ending: Ending) -> Over:
-        ended = await self.store.write(
-            lambda tx: runs.end(tx, self.hold, ending, self.now_us()), durable=True, client=self.hold.client_id
-        )
+        def unit(tx: Tx) -> bool:
+            ended = runs.end(tx, self.hold, ending, self.now_us())
+            if ended:
+                chosen.close(self, tx)
+            return ended
+
+        ended = await self.store.write(unit, durable=True, client=self.hold.client_id)
         if ended:
             self.services.tell(self.hold.run_id, "ended", status=ending.status.value)
         return Over.ENDED if ended else Over.LOST
@@ -309,6 +324,7 @@ class Lifecycle(Execution):
                 return None, await self._body_returned(body.result())
             except _Unkept as refused:
                 error = refused.why
+        outline.see_failed(self, error)
         if isinstance(error, Superseded):
             self.lose(error.why)
         elif isinstance(error, StoreUnavailable) and error.url == self.store.url:  # a read; a write has told us itself
@@ -348,5 +364,5 @@ class Lifecycle(Execution):
         self.unloading = None
         if row["status"] != "open":
             return True, None
-        self._idle(row)
+        self.idle(row)
         return False, None

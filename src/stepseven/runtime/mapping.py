@@ -118,7 +118,7 @@ class MapRun:
         self.items = items
         self.key = key
         self.name = fn.name if isinstance(fn, Step) else getattr(fn, "__name__", "item")
-        self.slots = asyncio.Semaphore(concurrency)
+        self.slots = asyncio.Semaphore(max(concurrency, len(items)) if ex.all_at_once else concurrency)
         self.branches = branches_of(here.branch, key, items, self.name)
         self.results: list[Any] = [None] * len(items)
         self.failures: dict[int, str] = {}
@@ -151,8 +151,9 @@ class MapRun:
             for index in begun:  # never held back: they have records, or wait for an answer
                 await self._start(index)
             await asyncio.sleep(0)  # those that are finished end here, so that "in a row" is known
-            async with self.lock:
-                await self._pause_if_in_a_row()
+            if not self.ex.all_at_once:
+                async with self.lock:
+                    await self._pause_if_in_a_row()
             for index in fresh:
                 await self._start_when_going(index)
             while pending := [t for t in self.tasks if not t.done()]:
@@ -308,7 +309,8 @@ class MapRun:
         """Start no further items until this batch question, and what was answered to it, lets them go."""
         self.pauses.add(row["id"])
         self.batch = row if row["status"] == "open" else None
-        self.going.clear()
+        if not self.ex.all_at_once:
+            self.going.clear()
         self.tasks.append(asyncio.get_running_loop().create_task(self._keep(row), context=self.context.copy()))
 
     async def _keep(self, row: Row) -> None:

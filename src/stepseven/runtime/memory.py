@@ -14,9 +14,11 @@ from weakref import WeakSet
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import FailureKind, Limits, RunStatus
-from stepseven.runtime import kinship, reading
+from stepseven.runtime import chosen, codechange, kinship, reading, refreshed, verifying
+from stepseven.runtime.ahead import Ahead
 from stepseven.runtime.ceilings import Reserved
 from stepseven.runtime.choices import generations, other_result, overtaken, set_aside
+from stepseven.runtime.declared import Step
 from stepseven.runtime.kinship import Above
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.services import Services
@@ -89,6 +91,9 @@ class RunMemory:
         self.attempts = loaded.attempts
         self.questions = loaded.questions
         self.older = loaded.older
+        self.recoveries = loaded.recoveries
+        self.chosen = chosen.merged(loaded.recoveries)  # what was chosen when it was resumed, as far as it is in force
+        self.wishes = chosen.wishes(loaded.recoveries)  # the same, of steps: name -> the newest
         self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
         self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
         self.limits: Limits | None = kinship.limits_of(workflow, services, self.run)
@@ -96,6 +101,8 @@ class RunMemory:
         self.tick = 0
         self.flights: dict[Any, Flight] = {}
         self.client_record: Any = None  # what the workflow's ``client_record=`` gave
+        self.reread_record: str | None = None  # the same as it was read outside just now, to see whether it changed
+        self.unread_record: str | None = None  # why it could not be
         self.unkeyed: dict[tuple[str, str], str] = {}
         self.diverged: set[str] = set()  # branches in which an earlier step gave another result than last time
         self.looked: set[RecordKey] = set()  # writes whose probe looked before the first send
@@ -103,10 +110,19 @@ class RunMemory:
         self.settling = False  # the body is over; claims in doubt are being found out about
         self.looked_again: set[str] = set()  # answered "again" about a claim in doubt, and acted upon
         self.stale: dict[RecordKey, int] = {}  # records that no longer answer -> their generation
+        self.reasons: dict[RecordKey, str] = {}  # why, where that is known
+        self.asides = verifying.asides(loaded.records)  # what a recovery has found to hold no longer
+        self.held: set[int] = set()  # ids of records that were looked at and hold
+        self.away: dict[str, str] = {}  # hosts that do not answer -> why, as far as that was found out
+        self.damaged: set[str] = set()  # hashes of large results that are not what was put there
+        self.at_hand: tuple[int, str] | None = None  # the record whose large result was read last, and that
+        self.refreshed: dict[str, refreshed.Fresh] = {}  # facts that were refreshed -> what the run goes by since
+        self.overtaken: set[refreshed.Asked] = set()  # answers that what was refreshed has overtaken
         self.tasks: set[asyncio.Task[Any]] = set()
         self._ended: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.waits: dict[asyncio.Future[Any], DurableWait] = {}
         self.waited: list[DurableWait] = []  # the waits when unloading began
+        self.left: Ahead | None = None  # what its code had ahead when it was put away
         self.inside: set[asyncio.Future[Any]] = set()
         self.sending: set[asyncio.Task[Any]] = set()
         self.body: asyncio.Task[Any] | None = None  # the workflow's own code, until it was found out how it ended
@@ -130,6 +146,10 @@ class RunMemory:
             self.uusd += sum(row["usd"] or 0 for row in rows)
             self.tokens += sum(row["tokens"] or 0 for row in rows)
         self.kin = loaded.kin  # runs it has started whose end is not on record: no -> micro-USD, tokens
+        self.notes: list[str] = []  # what a look found that is worth knowing and changes nothing
+        self.code_before: str | None = self.run["source_digest"]  # of the code it was executed with last
+        self.broke_off = self.run["owner"] not in (None, hold.owner)  # its last execution did not come to an end
+        self.renamed = codechange.renamed(workflow, self.questions)  # step -> its names before, as people said
         self.put_files: set[str] = set()  # hashes of results that it has put into files, until a record names them
         self.started: dict[str, int] = {}  # id -> no of those that this execution's code asked for
         self.loop: asyncio.AbstractEventLoop | None = None  # where it is executed
@@ -140,7 +160,10 @@ class RunMemory:
         self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
         self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
         set_aside(self)
+        if not recovery:
+            verifying.put_aside(self)
         overtaken(self)
+        refreshed.set_aside(self)
         self.diverged.update(r.branch for r in (*self.records.values(), *self.older) if reading.OTHER_RESULT in (r.why or ""))
         self.diverged.update(new.branch for old, new in generations(self) if other_result(old, new))
         self._branches_before: set[str] | None = None
@@ -226,6 +249,14 @@ class RunMemory:
         begins = (f"{mine}#", f"{mine}/")
         return any(at == branch and kind in _OF_CLAIMS and about.startswith(begins) for at, kind, about in self.questions)
 
+    def names_before(self, step: Step[Any, Any]) -> tuple[str, ...]:
+        """Other names that a step's calls may be on record under: those its code declares, then those people said."""
+        declared = step.settings.renamed_from
+        if not self.renamed:
+            return declared
+        said = [name for of in (step.name, *declared) for name in self.renamed.get(of, ())]
+        return tuple(name for name in dict.fromkeys((*declared, *said)) if name != step.name)
+
     def branches_before(self) -> set[str]:
         """Branches in which anything was on record when this was first wanted to be known."""
         if self._branches_before is None:
@@ -253,11 +284,17 @@ class RunMemory:
         """A record's result as JSON, from wherever it is kept; ``None`` when its artifact is gone."""
         if record.artifact is None:
             return record.result if record.result is not None else "null"
+        if self.at_hand is not None and self.at_hand[0] == record.id:
+            return self.at_hand[1]
         row = self.store.read_now(lambda tx: tx.one(tx.sql.artifact, {"hash": record.artifact}))
         if row is None:
             return None
         text: str | None = row["body"] if row["body"] is not None else self.services.artifacts.get(row["location"])
-        return text if text is not None and content_hash(text) == record.artifact else None
+        if text is None or content_hash(text) != record.artifact:
+            self.damaged.add(record.artifact)
+            return None
+        self.at_hand = (record.id, text) if self.recovery else None  # a recovery looks at it right after it was decoded
+        return text
 
     def tell_step(self, record: Record) -> None:
         """Tell whoever watches that a step is on record, and how many of its name are."""

@@ -1,27 +1,23 @@
-"""What a workflow's code says about itself: its inputs, its ceilings, and which steps its source still has ahead."""
+"""What a workflow's code says about itself: its inputs, its ceilings, and which steps it still has ahead."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
-import textwrap
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
-from stepseven.model import Limits
+from stepseven.decide.plan import UNKNOWN
+from stepseven.model import Limits, StepState
+from stepseven.runtime import ahead as source
+from stepseven.runtime.ahead import Ahead
 from stepseven.runtime.binding import without_exit
-from stepseven.runtime.declared import Step
 from stepseven.runtime.procedure import Workflow
 from stepseven.store.codec import from_canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stepseven.runtime.execution import Execution
     from stepseven.runtime.handle import Run
+    from stepseven.runtime.memory import RunMemory
 
 
 def tighter(a: Limits | None, b: Limits | None) -> Limits | None:
@@ -54,49 +50,52 @@ async def body(workflow: Workflow[Any, Any], handle: Run, text: str) -> Any:
     return await without_exit(workflow.fn(handle, **decode_inputs(workflow, text)))
 
 
-@functools.lru_cache(maxsize=256)
-def calls_in_source(fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the steps a function's source calls, in order, once each; helpers of the same module included."""
-    found: dict[str, None] = {}
-    _collect(fn, found, set())
-    return tuple(found)
+def ahead(ex: RunMemory) -> tuple[str | None, list[str]]:
+    """The next step, and the steps that remain, in order. ``unknown`` is among them where something cannot be seen.
+
+    Read from where the run's code stands, or stood when it was put away; where it never began, from the top, without what is
+    on record.
+    """
+    left = ex.left
+    if left is None and ex.unloading is None and any(not task.done() for task in ex.tasks):
+        left = look(ex)
+    asked = [str(r["step"]) for rows in ex.questions.values() for r in rows if r["status"] == "open" and r["step"]]
+    if left is None:
+        remaining = _from_the_top(ex, asked)
+    else:
+        remaining = list(dict.fromkeys([*left.waited, *(n for n in asked if n in left.waited), *_coming(ex, left)]))
+    first = next((name for name in remaining if name != UNKNOWN), None)
+    return first, remaining
 
 
-def _collect(fn: Callable[..., Any], found: dict[str, None], seen: set[int]) -> None:
-    if id(fn) in seen:
-        return
-    seen.add(id(fn))
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
-    except (OSError, TypeError, SyntaxError):
-        return
-    scope = {**getattr(fn, "__globals__", {}), **(inspect.getclosurevars(fn).nonlocals if inspect.isfunction(fn) else {})}
-    named = [(n.lineno, n.col_offset, n) for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
-    for _, _, node in sorted(named, key=lambda item: item[:2]):
-        target = _resolve(node, scope)
-        if isinstance(target, Step):
-            found.setdefault(target.name)
-        elif inspect.isfunction(target) and target.__module__ == getattr(fn, "__module__", None) and target is not fn:
-            _collect(target, found, seen)
+def look(ex: RunMemory) -> Ahead:
+    """What is under way in the run's tasks, and what comes after."""
+    return source.look(ex.tasks, home=str(ex.workflow.fn.__module__).partition(".")[0])
 
 
-def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
-    if isinstance(node, ast.Name):
-        return scope.get(node.id)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        owner = scope.get(node.value.id)
-        return vars(owner).get(node.attr) if inspect.ismodule(owner) else None
-    return None
+def see(ex: RunMemory) -> None:
+    """The run is about to be put away: remember what is left of it, while its code still stands where it waits."""
+    if ex.left is None and any(not task.done() for task in ex.tasks):
+        ex.left = look(ex)
 
 
-def ahead(execution: Execution) -> tuple[str | None, list[str]]:
-    """The next step and what remains, as far as the source tells: calls in order without those that are complete."""
-    names = calls_in_source(execution.workflow.fn)
-    states: dict[str, set[str]] = {}
-    for record in execution.records.values():
-        states.setdefault(record.name, set()).add(record.state)
-    trouble = {name for (_, name, _), rows in execution.attempts.items() if name not in states and rows}
-    open_steps = {r["step"] for rows in execution.questions.values() for r in rows if r["status"] == "open" and r["step"]}
-    remaining = [n for n in names if n not in states or n in open_steps]
-    first = next((n for n in names if n in open_steps or n in trouble), None)
-    return first or (remaining[0] if remaining else None), remaining
+def see_failed(ex: RunMemory, error: BaseException) -> None:
+    """The body raised: what would have come after that is left."""
+    ex.left = source.after_error(error, home=str(ex.workflow.fn.__module__).partition(".")[0])
+
+
+def _coming(ex: RunMemory, left: Ahead) -> list[str]:
+    """What comes. Of a run that is stopped in the middle of meeting its records: without what these would answer."""
+    if ex.stop is None:
+        return source.names(left.coming)
+    waiting = {r.name for r in ex.records.values() if not r.used and r.state == StepState.DONE}
+    return source.names(c for c in left.coming if c.many or c.name not in waiting)
+
+
+def _from_the_top(ex: RunMemory, asked: list[str]) -> list[str]:
+    names = source.names(source.whole(ex.workflow))
+    known = {r.name for r in ex.records.values()}
+    tried = {name for (_, name, _), rows in ex.attempts.items() if rows and name not in known}
+    remaining = [n for n in names if n not in known or n in asked]
+    first = next((n for n in names if n in asked or n in tried), None)
+    return remaining if first is None else list(dict.fromkeys([first, *remaining]))

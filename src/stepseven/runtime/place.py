@@ -104,8 +104,10 @@ class Place:
     def found_out(self, key: str, known: Known) -> None:
         """The run itself said (or was told) what a fact is: whatever its code asks here from now on sees that."""
         before = self.facts.get(key)
-        if before is None or before.version <= known.version:
-            self.facts = {**self.facts, key: known}
+        fresh = self.execution.refreshed.get(key)
+        seen = None if fresh is None else fresh.over(known, before)
+        if seen is not None or before is None or before.version <= known.version:
+            self.facts = {**self.facts, key: seen or known}
 
     def learn_from(self, other: Place) -> None:
         """What was found out elsewhere is known here, too: the newer version of each fact."""

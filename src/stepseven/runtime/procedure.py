@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
 
+_ON_DRIFT = ("ask", "keep", "refresh")
 #: the workflows this process knows, by name: of each the one that was defined last
 registry: dict[str, Workflow[Any, Any]] = {}
 #: and those of the same name in other modules, while anybody has them: module → workflow
@@ -85,6 +86,8 @@ class Workflow(Generic[P, R]):
         self.name = options.name
         self.loader = loader_of(options.name, options.client_record)
         _check_requires(options)
+        if options.on_drift not in _ON_DRIFT:
+            raise ValueError(f"workflow {options.name!r}: on_drift={options.on_drift!r}: one of {', '.join(map(repr, _ON_DRIFT))}")
         self._signature = inspect.signature(fn)
         names = list(self._signature.parameters)
         if not names:

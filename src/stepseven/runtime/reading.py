@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable, Refused, StepFailed
 from stepseven.model import EffectKind
-from stepseven.runtime import asking, ceilings, remembering, trouble
+from stepseven.runtime import asking, ceilings, chosen, remembering, trouble, verifying
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.binding import call_bound, is_async, passed
 from stepseven.runtime.calls import Call, changed_argument
@@ -44,11 +44,11 @@ class ItemSkipped(BaseException):
     """A person skipped a step of a map's item: the item's result is ``None``, whatever its other code would do."""
 
 
-async def read(ex: Execution, call: Call) -> Any:
+async def read(ex: Execution, call: Call) -> Any:  # noqa: C901, PLR0912 - the untroubled case whole, in one coroutine
     """The result of a read step."""
     step = call.step
     o = step.settings
-    key = as_named_before(ex, call) if o.renamed_from else call.key
+    key = as_named_before(ex, call) if o.renamed_from or ex.renamed else call.key
     while True:
         if key in ex.records:
             try:
@@ -56,6 +56,9 @@ async def read(ex: Execution, call: Call) -> Any:
             except NotRecordable as changed:
                 return await _unreadable(ex, call, changed)
             if known is not _MISSING:
+                record = ex.records[key]
+                if ex.recovery and verifying.suspect(ex, call, record) and not await verifying.holds(ex, call, record):
+                    continue  # look again at what is on record
                 return known
         await ex.may_begin(call)
         flight = ex.flights.get(key)
@@ -66,7 +69,7 @@ async def read(ex: Execution, call: Call) -> Any:
     ex.store.enter()
     try:
         limited = ex.limits is not None or bool(ex.above)
-        if o.cost is not None or key in ex.attempts or (limited and not room(ex)):
+        if o.cost is not None or key in ex.attempts or (limited and not room(ex)) or (ex.wishes and chosen.about(ex, call)):
             return await trouble.persist(ex, call)
         started_us = ex.now_us()
         attempt = Attempt(on_progress=progress_of(ex, call))
@@ -137,11 +140,13 @@ def recorded(ex: Execution, call: Call) -> Any:
     return value_of(ex, call, record)
 
 
-def drop(ex: RunMemory, record: Record) -> None:
-    """A record no longer answers; the next one of its key is a new generation."""
+def drop(ex: RunMemory, record: Record, *, why: str | None = None) -> None:
+    """A record no longer answers; the next one of its key is a new generation. *why*: in words, for that one."""
     key = (record.branch, record.name, record.key)
     if ex.records.get(key) is record:
         ex.stale[key] = record.generation
+        if why is not None:
+            ex.reasons[key] = why
         ex.older.append(record)
         del ex.records[key]
 
@@ -162,7 +167,7 @@ def value_of(ex: Execution, call: Call, record: Record) -> Any:
         return None
     text = ex.result_text(record)
     if text is None:  # the artifact is gone: the step that made it runs again
-        drop(ex, record)
+        drop(ex, record, why=verifying.LOST)
         return _MISSING
     return call.step.typed.decode(text)
 
@@ -176,7 +181,7 @@ def skipped(call: Call) -> None:
 def as_named_before(ex: Execution, call: Call) -> RecordKey:
     """A renamed step goes on under the name that anything of this call is on record under: its answers, tries, questions."""
     branch, name, key = call.key
-    names = (name, *call.step.settings.renamed_from)
+    names = (name, *ex.names_before(call.step))
     if len(names) > 1:
         known = [k for n in names if ex.knows(k := (branch, n, key))]
         answered = [k for k in known if k in ex.records]
@@ -305,13 +310,14 @@ def why_again(ex: Execution, call: Call, text: str) -> str | None:
         old = next((r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key), None)
     else:
         old = ex.unused_like(call.key)
+    invalid = ex.reasons.get(call.key, "its result was no longer valid") if stale else None
     if old is None or old.effect is not None:
-        return f"{AGAIN}: its result was no longer valid" if stale else None
+        return f"{AGAIN}: {invalid}" if stale else None
     old.used = True
     other = (old.result != text) if old.artifact is None else (old.artifact != content_hash(text))
     if other:
         ex.diverged.add(call.branch)
-    why = changed_argument(old, call) or ("its result was no longer valid" if stale else None)
+    why = changed_argument(old, call) or invalid
     again = f"{AGAIN} {OTHER_RESULT}" if other else AGAIN
     return f"{again}: {why}" if why is not None else again if other else None
 

@@ -174,7 +174,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     caller: Caller,
     approved: approving.Approved | None,
 ) -> Sent | Claim:
-    claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), _looks_first(ex, call)
+    claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), looks_first(ex, call)
     wanted, made = replace(intent, unsent=looking), _Made(ex)
 
     def unit(tx: Any) -> Claim:
@@ -217,7 +217,7 @@ def _anew(hold: Hold, wanted: Intent, claim: Claim, made: _Made, tx: Any) -> Cla
     return replace(effects.retry(tx, hold, wanted, claim, made.now_us()), doubtful=claim.doubtful)  # nothing was sent under it
 
 
-def _looks_first(ex: Execution, call: Call) -> bool:
+def looks_first(ex: Execution, call: Call) -> bool:
     """Whether a probe looks before the first send: after a long wait or in a recovery somebody may have done it by hand."""
     o = call.step.settings
     if call.step.hooks.probe is None or o.probe_first == "never" or call.key in ex.looked:

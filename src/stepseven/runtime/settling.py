@@ -60,7 +60,7 @@ def _look(claim_id: str, tx: Tx) -> Claim | None:
 def _call_of(ex: Execution, row: Row) -> Call:
     """The call a claim was made by, from what the claim keeps."""
     stored: dict[str, Any] = json.loads(row["arguments"] or "{}")
-    step = known.find(row["step"], ex.workflow.fn.__module__)
+    step = _step_of(ex, row["step"])
     bound: dict[str, Any] = {}
     try:
         bound = {} if step is None else step.parameters.bind((), arguments_of(step, row["arguments"] or "{}"))
@@ -73,6 +73,13 @@ def _call_of(ex: Execution, row: Row) -> Call:
     call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
     reading.as_named_before(ex, call)
     return call
+
+
+def _step_of(ex: Execution, name: str) -> Step[Any, Any] | None:
+    """The step that a claim names: as it is called now, where the code or a person says so."""
+    module = ex.workflow.fn.__module__
+    said = (step for now in ex.renamed.get(name, ()) if (step := known.find(now, module)) is not None)
+    return known.find(name, module) or known.heir(name, module) or next(said, None)
 
 
 async def _never(ex: Execution, call: Call) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide._required import required
 from stepseven.model import QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import asking, facts, outline, trouble
+from stepseven.runtime import asking, facts, outline, refreshed, trouble
 from stepseven.runtime.inquiry import pinned_fact
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.waits import DurableWait
@@ -109,7 +109,8 @@ async def _pinned(ex: Execution, root: Place, name: str) -> bool:
 def _standing(ex: Execution, name: str) -> Row | None:
     """The newest question for this fact, open or answered."""
     rows = ex.questions.get(("", QuestionKind.REQUIRED.value, KEY + name), [])
-    return rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+    stands = rows and rows[-1]["status"] in ("open", "answered") and not refreshed.overtaken(ex, rows[-1])
+    return rows[-1] if stands else None
 
 
 async def _keep_answer(ex: Execution, name: str, row: Row) -> None:
@@ -117,8 +118,8 @@ async def _keep_answer(ex: Execution, name: str, row: Row) -> None:
     pin = json.dumps({"value": json.loads(row["answer"]), "version": facts.version_answered(ex, row, name)}, ensure_ascii=False)
     now = ex.now_us()
     await ex.append(
-        Record(id=ex.next_id(), branch="", name=facts.FOUND, key=name, generation=1, state="done", result=pin,
-               started_us=now, ended_us=now),
+        Record(id=ex.next_id(), branch="", name=facts.FOUND, key=name, generation=ex.generation(("", facts.FOUND, name)),
+               state="done", result=pin, started_us=now, ended_us=now),
         durable=False,
     )  # fmt: skip
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from inspect import Parameter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from stepseven.runtime.byname import Named, named, parameters_of
 
 if TYPE_CHECKING:
     from stepseven.runtime.declared import Step
 
 RECEIPT = "receipt"
-_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
-@dataclass(frozen=True, slots=True)
-class Undo:
+class Undo(Named):
     """The function, which parameters of the step it takes, and which one of its own gets the receipt, if one does."""
 
-    fn: Callable[..., Any]
-    arguments: tuple[str, ...]
-    receipt: str | None
+    __slots__ = ()
 
-    def values(self, arguments: Mapping[str, Any], receipt: Any) -> dict[str, Any]:
-        """What it is called with. Arguments that were not kept are left out: it may have a default for them."""
-        taken = {name: arguments[name] for name in self.arguments if name in arguments}
-        return taken if self.receipt is None else {**taken, self.receipt: receipt}
+    @property
+    def receipt(self) -> str | None:
+        """The parameter that gets the receipt."""
+        return self.own
 
 
 def undo_of(step: Step[Any, Any], fn: Callable[..., Any]) -> Undo:
@@ -38,20 +33,8 @@ def undo_of(step: Step[Any, Any], fn: Callable[..., Any]) -> Undo:
     if not step.settings.writes:
         raise TypeError(f"step {step.name!r} only reads, so there is nothing to take back: an undo is for effect='write'")
     what, recorded = f"the undo of step {step.name!r}", [n for n in step.parameters.names if n not in step.parameters.ignore]
-    parameters = inspect.signature(fn).parameters.values()
-    odd = next((p for p in parameters if p.kind not in _NAMED), None)
-    if odd is not None:
-        raise TypeError(f"{what} takes {odd}: its values are given by name, so each parameter needs one")
-    left = next((p.name for p in parameters if p.name in step.parameters.ignore), None)
+    left = next((p.name for p in parameters_of(what, fn) if p.name in step.parameters.ignore), None)
     if left is not None:
         raise TypeError(f"{what} takes {left!r}, which the step has in ignore=, so it is not kept: take what is recorded")
-    arguments = tuple(p.name for p in parameters if p.name in recorded)
-    named = RECEIPT if RECEIPT in {p.name for p in parameters} - set(recorded) else None
-    strange = [p.name for p in parameters if p.name not in (*recorded, named) and p.default is Parameter.empty]
-    if len(strange) > (named is None):
-        takes = ", ".join([*recorded, RECEIPT]) if RECEIPT not in recorded else ", ".join(recorded)
-        raise TypeError(
-            f"{what} takes {', '.join(map(repr, strange))}, which is not known then: it may take {takes}, "
-            "and what the step returned under one name of its own"
-        )
-    return Undo(fn, arguments, named or (strange[0] if strange else None))
+    found = named(what, fn, recorded, RECEIPT, "then")
+    return Undo(found.fn, found.arguments, found.own)

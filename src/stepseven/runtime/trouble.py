@@ -15,7 +15,7 @@ from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
 from stepseven.errors import AlreadyDone, Conflict, NotYet
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
-from stepseven.runtime import asking, ceilings, choices, reading, refusing, remembering
+from stepseven.runtime import asking, ceilings, choices, chosen, reading, refusing, remembering, verifying
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
 from stepseven.store.codec import free_text
@@ -337,6 +337,7 @@ def tries(ex: Execution, call: Call) -> list[Row]:
     rows = ex.attempts.get(call.key, [])
     if call.step.settings.writes:
         return rows
+    rows = verifying.since(ex, call.key, rows)
     return [r for r in rows if r["inputs"] in (None, call.digest)]
 
 
@@ -358,12 +359,13 @@ def _asked(ex: Execution, row: Row) -> policy.Asked:
 def move_for(ex: Execution, call: Call) -> policy.Move:
     """What to do next with this call."""
     rows = [r for r in tries(ex, call) if r["outcome"] is not None]
-    asked = asking.about_failure(ex, call)
+    about = asking.about_failure(ex, call)
+    asked = chosen.asked(ex, call, about, [_asked(ex, q) for q in about])
     if not rows and not asked:
         return policy.Try(number=1)
     o = call.step.settings
     trouble = policy.Trouble(
-        past=tuple(_past(r) for r in rows), asked=tuple(_asked(ex, q) for q in asked),
+        past=tuple(_past(r) for r in rows), asked=asked,
         ways=tuple(policy.Way(label=a.label, ask=a.ask) for a in call.step.hooks.approaches), attempts=o.attempts,
         source_digest=call.step.digest, now_us=ex.now_us(), resumed=ex.resumed,
     )  # fmt: skip

@@ -82,8 +82,8 @@ def standing(
     def ours(future: Any) -> bool:
         if future.done() or future in tasks or future in durable or future in inside:
             return True
-        made_of = _made_of(future)
-        return bool(made_of) and all(map(ours, made_of))
+        parts = made_of(future)
+        return bool(parts) and all(map(ours, parts))
 
     stack = list(frames(task))
     if any(frame.f_code in STEP_CODE for frame in stack):
@@ -126,11 +126,11 @@ def _ending(future: Any) -> bool:
     """Whether a future has ended, or is made of others that all have: then it ends in the next turns of the loop."""
     if future.done():
         return True
-    made_of = _made_of(future)
-    return bool(made_of) and all(map(_ending, made_of))
+    parts = made_of(future)
+    return bool(parts) and all(map(_ending, parts))
 
 
-def _made_of(future: Any) -> Collection[Any]:
+def made_of(future: Any) -> Collection[Any]:
     """What ``asyncio.gather`` or ``asyncio.shield`` made *future* of. A shield keeps it in a callback only."""
     children: Collection[Any] | None = getattr(future, "_children", None)
     if children is not None:

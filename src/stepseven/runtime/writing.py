@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide import escalate, policy
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, to_micro
-from stepseven.runtime import approving, asking, choices, clash, doubt, reading, remembering, sending, trouble
+from stepseven.runtime import approving, asking, choices, clash, doubt, reading, remembering, sending, trouble, verifying
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import digest, free_text
 from stepseven.transitions import effects, steps
@@ -23,7 +23,7 @@ from stepseven.transitions.questions import REFUSED
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.declared import StepOptions
+    from stepseven.runtime.declared import Step
     from stepseven.runtime.execution import Execution
     from stepseven.transitions.state import Record
 
@@ -37,7 +37,7 @@ class Unkept(Exception):
 async def write(ex: Execution, call: Call) -> Any:
     """The result of a write step."""
     reading.as_named_before(ex, call)
-    intent = await _as_named_before(ex, intent_of(ex, call), call.step.settings)
+    intent = await as_claimed(ex, call)
     lane = (intent.scope, intent.scope_id, intent.name, intent.key)
     while True:
         record = record_of(ex, call)
@@ -45,6 +45,8 @@ async def write(ex: Execution, call: Call) -> Any:
             value = reading.value_of(ex, call, record)
             if value is not reading._MISSING:  # noqa: SLF001 - else its artifact is gone: the receipt is the same text
                 record.used = True
+                if ex.recovery and verifying.suspect(ex, call, record):
+                    await verifying.holds(ex, call, record)  # it does: what its receipt names, and is gone, is noted
                 return value
         await ex.may_begin(call)
         flight = ex.flights.get(lane)
@@ -91,14 +93,26 @@ def intent_of(ex: Execution, call: Call) -> Intent:
     )  # fmt: skip
 
 
-async def _as_named_before(ex: Execution, intent: Intent, o: StepOptions) -> Intent:
+async def as_claimed(ex: Execution, call: Call) -> Intent:
+    """What the call wants to do outside, under the name it is, or would be, claimed under."""
+    return await _as_named_before(ex, intent_of(ex, call), call.step)
+
+
+async def _as_named_before(ex: Execution, intent: Intent, step: Step[Any, Any]) -> Intent:
     """A renamed step goes on under the name its effect was claimed under: a rename is no second effect."""
-    if o.effect_name is not None or not o.renamed_from:
+    declared = step.settings.renamed_from if step.settings.effect_name is None else ()
+    said = [name for name in ex.names_before(step) if name not in step.settings.renamed_from] if ex.renamed else []
+    if not declared and not said:
         return intent
 
     def unit(tx: Any) -> str:
-        names = [name for name in o.renamed_from if tx.one(tx.sql.effect, {**intent.where(), "name": name}) is not None]
-        return names[0] if names else intent.name
+        names = [*declared, *said]
+        if said:  # as a person said: the older code may have named the effect otherwise than the step
+            mine = {ex.hold.run_no, ex.run["root_no"]} - {None}
+            rows = [row for no in mine for row in tx.all(tx.sql.effects, {"run_no": no}) if row["key"] == intent.key]
+            names += [row["name"] for row in rows if row["step"] in said]
+        there = [name for name in names if tx.one(tx.sql.effect, {**intent.where(), "name": name}) is not None]
+        return there[0] if there else intent.name
 
     return replace(intent, name=await ex.store.read(unit))
 

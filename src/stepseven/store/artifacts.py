@@ -57,17 +57,22 @@ class Artifacts:
         self._announce = announce
         self._held: dict[str, str] = {}  # of a store in memory, which has no folder
 
-    def put(self, name: str, text: str) -> str:
+    def put(self, name: str, text: str, *, anew: bool = False) -> str:
         """Keep *text*; the location to store. Safe on the disk when this returns. Not within a transaction: see ``again``.
+
+        Args:
+            name: its hash.
+            text: what to keep.
+            anew: the file that is there is not what was put there: it is replaced.
 
         Raises:
             StoreUnavailable: the folder cannot be written.
         """
         if self._announce is not None:
             self._announce(name, name if self.folder is None else str(Path(name[:_PART]) / name))
-        return self.again(name, text)
+        return self.again(name, text, anew=anew)
 
-    def again(self, name: str, text: str) -> str:
+    def again(self, name: str, text: str, *, anew: bool = False) -> str:
         """The same, when its row is there already, or is written by the transaction under way.
 
         Raises:
@@ -84,7 +89,8 @@ class Artifacts:
         except OSError as error:
             raise StoreUnavailable(str(self.folder), f"a large result could not be kept ({error.strerror})") from error
         else:
-            return str(path.relative_to(self.folder))
+            if not anew:
+                return str(path.relative_to(self.folder))
         try:
             _written(path, text)
             for folder in (path.parent, self.folder, self.folder.parent):
@@ -98,7 +104,7 @@ class Artifacts:
         return str(path.relative_to(self.folder))
 
     def get(self, location: str) -> str | None:
-        """The text kept there, or ``None`` if it is gone."""
+        """The text kept there, or ``None`` if it is gone, or is no text any more."""
         if self.folder is None:
             return self._held.get(location)
         for name in (location, location + ASIDE, location):  # it may be set aside, or put back, between two looks
@@ -106,6 +112,8 @@ class Artifacts:
                 return (self.folder / name).read_text("utf-8")
             except FileNotFoundError:
                 continue
+            except UnicodeDecodeError:  # damaged
+                return None
         return None
 
     # -- taking away ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Statements:
     fact: str
     fact_history: str
     facts_of_client: str
+    facts_now: str
     insert_fact: str
     renew_fact: str
     wake_for_fact: str
@@ -128,6 +129,18 @@ class Statements:
     runs_since: str
     client_failures: str
     client_open_questions: str
+    # recoveries
+    recoveries: str
+    begin_recovery: str
+    plan_recovery: str
+    end_recovery: str
+    close_recoveries: str
+    # what earlier runs have cost
+    lately_ended: str
+    lately_ended_of_client: str
+    priced_steps: str
+    priced_tries: str
+    child_times: str
     # workers, artifacts, the store
     insert_worker: str
     beat: str
@@ -139,6 +152,7 @@ class Statements:
     clock: str
     drop_worker: str
     insert_artifact: str
+    mend_artifact: str
     artifact: str
     store: str
     sizes: str
@@ -245,6 +259,9 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE client_id = :client_id AND key = :key ORDER BY version""",
         "facts_of_client": f"""SELECT key, version, value, source, run_id, set_by, set_us, valid_until_us FROM {s}fact
             WHERE client_id = :client_id ORDER BY key, version""",
+        "facts_now": f"""SELECT key, version, set_us, valid_until_us FROM {s}fact AS f
+            WHERE client_id = :client_id AND version = (
+                SELECT max(n.version) FROM {s}fact AS n WHERE n.client_id = f.client_id AND n.key = f.key)""",
         "insert_fact": f"""INSERT INTO {s}fact (client_id, key, version, value, source, run_id, set_by, set_us, valid_until_us)
             SELECT :client_id, :key, 1 + coalesce(max(version), 0), :value, :source, :run_id, :by, :now, :valid_until_us
               FROM {s}fact WHERE client_id = :client_id AND key = :key RETURNING version""",
@@ -613,6 +630,43 @@ def _previous_statements(s: str) -> dict[str, str]:
     }
 
 
+def _recovery_statements(s: str, d: Dialect) -> dict[str, str]:
+    ours = f"SELECT 1 FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold}"
+    return {
+        # Those that chose something, and the one under way; a plan is wanted of that one only.
+        "recoveries": f"""SELECT id, CASE WHEN ended_us IS NULL THEN plan ELSE '{{}}' END AS plan, chosen, by, result,
+                created_us, ended_us
+            FROM {s}recovery WHERE run_no = :run_no AND (chosen IS NOT NULL OR ended_us IS NULL) ORDER BY created_us, id""",
+        "begin_recovery": f"""INSERT INTO {s}recovery (id, run_no, plan, chosen, by, result, created_us)
+            SELECT :id, no, :plan, :chosen, :by, :result, :created_us
+              FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold}""",
+        "plan_recovery": f"UPDATE {s}recovery SET plan = :plan WHERE id = :id AND ended_us IS NULL AND EXISTS ({ours})",
+        "end_recovery": f"UPDATE {s}recovery SET result = :result, ended_us = :now WHERE id = :id AND ended_us IS NULL",
+        "close_recoveries": f"UPDATE {s}recovery SET ended_us = :now WHERE run_no = :run_no AND ended_us IS NULL",
+    }
+
+
+def _price_statements(s: str) -> dict[str, str]:
+    # A fork has copies of another run's records. A pruned run without its document was forgotten with its client.
+    columns = "no, status, pruned_us, CASE WHEN pruned_us IS NOT NULL THEN document END AS document"
+    counts = "ended_us IS NOT NULL AND root_no IS NULL AND (pruned_us IS NULL OR document IS NOT NULL)"
+    return {
+        # No index leads from a workflow to its runs: the newest runs are gone through, backwards and not far.
+        "lately_ended": f"""SELECT {columns} FROM {s}run WHERE no > (SELECT max(no) FROM {s}run) - :span
+              AND workflow = :workflow AND {counts} ORDER BY no DESC LIMIT :limit""",
+        "lately_ended_of_client": f"""SELECT {columns} FROM (SELECT * FROM {s}run
+                WHERE client_id = :client_id AND workflow = :workflow ORDER BY no DESC LIMIT :span) AS own
+            WHERE {counts} ORDER BY no DESC LIMIT :limit""",
+        "priced_steps": f"""SELECT branch, name, key, state, usd, ended_us - started_us AS us,
+                CASE WHEN name = 'run.start' THEN summary END AS summary
+            FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :limit""",
+        "priced_tries": f"""SELECT branch, name, key, outcome, usd, ended_us - started_us AS us
+            FROM {s}attempt WHERE run_no = :run_no ORDER BY branch, name, key, n LIMIT :limit""",
+        "child_times": f"""SELECT id, workflow, executing_us FROM {s}run WHERE parent_no = :run_no
+            ORDER BY no DESC LIMIT :limit""",
+    }
+
+
 def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         "insert_worker": f"""INSERT INTO {s}worker (id, host, boot, pid, started, beat_us, modules)
@@ -637,6 +691,7 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
             AND NOT EXISTS (SELECT 1 FROM {s}effect WHERE owner = :id AND state IN ('claimed', 'unknown'))""",
         "insert_artifact": f"""INSERT INTO {s}artifact (hash, size, body, location, created_us)
             VALUES (:hash, :size, :body, :location, :now) ON CONFLICT DO NOTHING""",
+        "mend_artifact": f"UPDATE {s}artifact SET size = :size, body = :body, location = :location WHERE hash = :hash",
         "artifact": f"SELECT hash, size, body, location, created_us FROM {s}artifact WHERE hash = :hash",
         "store": f"SELECT schema_no, epoch, created_us, restored_us FROM {s}store",
         "sizes": f"""SELECT (SELECT count(*) FROM {s}run) AS runs, (SELECT count(*) FROM {s}step) AS steps,
@@ -809,6 +864,8 @@ def statements(d: Dialect) -> Statements:
         **_effect_statements(s, d),
         **_question_statements(s),
         **_previous_statements(s),
+        **_recovery_statements(s, d),
+        **_price_statements(s),
         **_taking_statements(s, d),
         **_worker_statements(s, d),
         **_restoring_statements(s),

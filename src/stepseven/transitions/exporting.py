@@ -56,7 +56,7 @@ def _run(tx: Tx, row: Row) -> dict[str, Any]:
             _decoded(q, "options", "schema", "context", "remember", "fallback", "answer")
             for q in tx.all(tx.sql.questions_of_run, run)
         ],
-        "recoveries": [_decoded(r, "plan", "result") for r in tx.all(tx.sql.recoveries_of_run, run)],
+        "recoveries": [_decoded(r, "plan", "chosen", "result") for r in tx.all(tx.sql.recoveries_of_run, run)],
         "deliveries": [dict(d) for d in tx.all(tx.sql.deliveries_of_run, run)],
         "events": [_decoded(e, "body") for e in tx.all(tx.sql.events_of_run, run)],
     }  # fmt: skip

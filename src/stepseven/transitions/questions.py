@@ -14,7 +14,7 @@ from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, Un
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import storable
-from stepseven.transitions import clients, editing, family, telling, undoing
+from stepseven.transitions import clients, editing, family, renaming, telling, undoing
 from stepseven.transitions.clients import Given
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.runs import guard
@@ -265,7 +265,7 @@ def limit_unit(what: str) -> str:
 
 _TAKES: dict[str, tuple[str, ...]] = {
     "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
-    "approve": ("inputs",), "raise": _LIMITS,
+    "approve": ("inputs",), "raise": _LIMITS, "map": ("to",),
 }  # fmt: skip
 _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
     "wait": _wait,
@@ -274,4 +274,5 @@ _NEEDS: dict[str, Callable[[Row, Mapping[str, Any], int], dict[str, Any]]] = {
     "happened": _receipt,
     "approve": editing.approval,
     "raise": _raise,
+    "map": renaming.mapped,
 }

@@ -148,7 +148,7 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
         tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
         tx.run(tx.sql.drop_waits, {"run_no": run["no"]})
     hold = Hold(
-        run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=_root_id(tx, run), owner=worker,
+        run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=root_id(tx, run), owner=worker,
         fence=fence["fence"],
     )  # fmt: skip
     return Taken(run=run, hold=hold, poisoned=broken >= POISON_AFTER)
@@ -171,7 +171,8 @@ def _progress(tx: Tx, run_no: int) -> int:
     return mine + sum(1 + _progress(tx, child["no"]) for child in family.children(tx, run_no))
 
 
-def _root_id(tx: Tx, run: Row) -> str:
+def root_id(tx: Tx, run: Row) -> str:
+    """The id of the run whose receipts a run shares; its own, unless it is a fork."""
     if run["root_no"] is None:
         return str(run["id"])
     root = tx.one(tx.sql.run_by_no, {"no": run["root_no"]})
@@ -293,6 +294,7 @@ def _tell_parent(tx: Tx, run_no: int, status: RunStatus, now_us: int) -> None:
         ended = RunStatus.FAILED if failed else RunStatus.CANCELLED
         known = parent["failure"] or (failure if failed else None)
         end(tx, _nobodys(parent), Ending(status=ended, failure=known, reason=told), now_us)
+        tx.run(tx.sql.close_recoveries, {"run_no": parent["no"], "now": now_us})
 
 
 def _open_claims(tx: Tx, run: Row) -> bool:
@@ -330,6 +332,7 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
     settled = not _open_claims(tx, run) and not family.live(tx, run["no"])
     if settled and dead:
         end(tx, _nobodys(run), Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
+        tx.run(tx.sql.close_recoveries, {"run_no": run["no"], "now": now_us})
     return str(known(tx, run_id)["status"])
 
 

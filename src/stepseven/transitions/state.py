@@ -94,6 +94,7 @@ class Loaded:
     last_seq: int
     older: list[Record]  # superseded generations, oldest first
     kin: dict[int, tuple[int, int]] = field(default_factory=dict)  # children without a record of their end: what each has cost
+    recoveries: list[Row] = field(default_factory=list)  # that chose something, or are under way; oldest first
 
 
 def steps_range(run_no: int) -> dict[str, int]:
@@ -125,7 +126,7 @@ def load(tx: Tx, run_no: int) -> Loaded | None:
     for rows in questions.values():
         rows.sort(key=lambda r: r["n"])
     return Loaded(run=run, records=records, attempts=attempts, questions=questions, last_seq=last_seq, older=older,
-                  kin=family.kin(tx, run_no))  # fmt: skip
+                  kin=family.kin(tx, run_no), recoveries=tx.all(tx.sql.recoveries, {"run_no": run_no}))  # fmt: skip
 
 
 def options_of(text: str) -> tuple[Option, ...]:

@@ -22,6 +22,7 @@ class Artifact:
     body: str | None
     location: str | None
     again: Callable[[], object] | None = None  # writes the file anew
+    anew: bool = False  # what is kept under this hash is damaged
 
 
 def append(
@@ -49,6 +50,8 @@ def append(
 def _keep(tx: Tx, artifact: Artifact, now_us: int) -> None:
     """Bring the row of a result up to date. Whoever removes a file removes its row first, so from here on both stay."""
     row = {"hash": artifact.hash, "size": artifact.size, "body": artifact.body, "location": artifact.location, "now": now_us}
+    if artifact.anew and tx.run(tx.sql.mend_artifact, {name: row[name] for name in ("hash", "size", "body", "location")}):
+        return
     if artifact.location is not None:
         if tx.run(tx.sql.keep_artifact, {"hash": artifact.hash, "size": artifact.size}):
             return

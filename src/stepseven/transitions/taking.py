@@ -77,6 +77,18 @@ def standing(tx: Tx, w: Wanting, now_us: int) -> Standing:
     return Standing(known=tuple(sorted(set(w.digests) - older)), dead=(*sorted(gone), *vanished))
 
 
+def left_to_newer(tx: Tx, w: Wanting, now_us: int) -> bool:
+    """Whether a living worker has newer code of one of these workflows: also for a process that only resumes, and takes nothing.
+
+    Code that no worker had before is the newest.
+    """
+    rows = tx.all(tx.sql.workers, {"now": now_us})
+    clock = tx.one(tx.sql.clock, {"now": now_us})
+    assert clock is not None  # it has no FROM  # noqa: S101
+    mine = sources.placed(w.digests, [row["modules"] for row in rows], clock["now_us"])
+    return bool(sources.outdated(mine, [row["modules"] for row in rows if row["id"] != w.worker and not w.gone(row)]))
+
+
 def look(tx: Tx, w: Wanting, now_us: int) -> Prospect:
     """Whether a take would find anything. Reads only."""
     row = tx.one(tx.sql.due, standing(tx, w, now_us).params(w, now_us))

@@ -1,0 +1,52 @@
+"""``plan``: what a resume would reuse, run and ask, with prices. Changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from stepseven.cli import _code
+from stepseven.cli._common import Setting, clean, command, out, print_json, width
+from stepseven.cli.run import Module, RunId
+from stepseven.decide._plan_text import text
+from stepseven.decide.plan import Plan, document
+
+_COLOURS = {"✓": "green", "↻": "cyan", "?": "yellow"}  # the signs of ``cli/_words.py``; the word beside says the same
+_SIGNS = "✓↻·→←…×–“”"
+
+
+async def plan(setting: Setting, run_id: RunId, module: Module = None) -> None:
+    """What a resume would reuse, run and ask, and what each way costs. Nothing is changed, and nothing is run."""
+    named = module or []
+    async with setting.layer() as layer:
+        await layer.why(run_id)  # an unknown id is said before any code is imported
+        for name in _code.modules(named):
+            _code.load(name)
+        found: Plan = await layer.plan(run_id)
+    if setting.as_json:
+        print_json(document(found))
+        return
+    also = (*(part for name in named for part in ("--module", name)), *setting.also)
+    for line in _lines(text(found, width=width(), plain=not _shows_signs(), resume=command("resume", run_id, *also))):
+        out().print(line)
+
+
+def _shows_signs() -> bool:
+    """Whether the output has the characters for the signs; else they are written with those of ASCII."""
+    try:
+        _SIGNS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _lines(whole: str) -> Iterator[Text]:
+    """The lines, the first of them bold, signs in their colours."""
+    for n, line in enumerate(clean(whole).split("\n")):
+        made = Text(line, style="bold" if n == 0 else "")
+        sign = line[2:3]
+        if line[:2] == "  " and line[3:4] == " " and sign in _COLOURS:
+            made.stylize(_COLOURS[sign], 2, 3)
+        yield made

@@ -1,0 +1,123 @@
+"""The question about code that changed while a run waited: is a new step one that is on record, under another name? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepseven.decide import _phrases as say
+from stepseven.decide._situation import Draft, Situation, context_of, draft, known, run_name, stop
+from stepseven.decide.changes import Kept, Pair
+from stepseven.model import Option
+
+_TOLD = 4  # pairs in the text; the context holds all of them
+
+
+def code(s: Situation, pairs: Sequence[Pair]) -> Draft:
+    """Steps on record are gone from the code, and new ones could be the same under other names.
+
+    Args:
+        s: the run.
+        pairs: each step that is gone, and what it could be; at least one of them has a likeliest.
+    """
+    sure = [p for p in pairs if p.to is not None]
+    one = pairs[0] if len(pairs) == 1 else None
+    writes = any(p.old.writes for p in pairs)
+    context = context_of(s, facts={p.old.name: _there(p.old) for p in pairs}) | {"code": [p.line() for p in pairs]}
+    calm = "Nothing runs until you say."
+    hint = f'Code can say it itself: @step(renamed_from="{sure[0].old.name}").'
+    if one is not None:
+        headline = f"The code of {run_name(s)} changed: “{one.old.name}” is gone, “{one.to}” is new. Is it the same step?"
+        told = [_on_record(one.old), _or(one), calm]
+    else:
+        headline = f"The code of {run_name(s)} changed: {len(pairs)} steps on record are gone, and new ones look like them."
+        more = [f"… and {len(pairs) - _TOLD} more."] if len(pairs) > _TOLD else []
+        told = [*(_arrow(p) for p in pairs[:_TOLD]), *more, calm]
+    return draft(
+        headline,
+        told,
+        known(s),
+        [hint],
+        more=[*told, hint],
+        options=(_map(one, sure, len(pairs)), _run(one, pairs), stop(s)),
+        recommendation=None if writes else "map",
+        context=context,
+    )
+
+
+def _there(old: Kept) -> str:
+    """What there is of a step, in a few words."""
+    what = old.told or ("not known whether it was done" if old.doubt else "done" if old.count else "tried")
+    times = f", {say.times(old.count)}" if old.count > 1 else ""
+    return what + times + (f", {say.money(old.usd)}" if old.usd else "")
+
+
+def _on_record(old: Kept) -> str:
+    name = f"“{old.name}”"
+    if old.writes and old.doubt:
+        return f"{name} was begun, and I do not know whether it was done."
+    if old.writes:
+        times = f" {say.times(old.count)}" if old.count > 1 else ""
+        return f"{name} did something outside{times}{f': {say.clip(old.told, words=8, chars=60)}' if old.told else ''}."
+    cost = f" It has cost {say.money(old.usd)}." if old.usd else ""
+    gave = f"{name} gave: {say.clip(old.told, words=8, chars=60)}." if old.told else f"{name} is on record."
+    return gave + cost
+
+
+def _or(pair: Pair) -> str:
+    if not pair.others:
+        return ""
+    return f"It could also be {say.listing([f'“{n}”' for n in pair.others])}: then name it."
+
+
+def _arrow(pair: Pair) -> str:
+    """One of several: ``“post_invoice” → “send_invoice” (done outside: R-36)``."""
+    inside = ("done outside: " if pair.old.writes and not pair.old.doubt else "") + _there(pair.old)
+    now = f" → “{pair.to}”" if pair.to is not None else " is gone, too"
+    return f"“{pair.old.name}”{now} ({say.clip(inside, words=10, chars=60)})."
+
+
+def _map(one: Pair | None, sure: Sequence[Pair], of: int) -> Option:
+    """The choice that they are the same."""
+    if one is None:
+        all_ = "all of them" if len(sure) == of else f"the {len(sure)} with an arrow"
+        detail = "each new one goes on with the old one's record; correct single ones by to: old=new, or none"
+        return Option(id="map", label=f"the same, renamed: {all_}", detail=detail)
+    then = "it does not run again"
+    if one.old.doubt:
+        then = "I find out whether it was done"
+    elif one.old.writes:
+        then = f"nothing is {_done(one)} again"
+    detail = f"“{one.to}” goes on with what “{one.old.name}” has on record; {then}"
+    return Option(id="map", label="the same, renamed", detail=detail)
+
+
+def _run(one: Pair | None, pairs: Sequence[Pair]) -> Option:
+    """The choice that they are others: what that means outside is said plainly."""
+    costs = [p.usd for p in pairs if p.to is not None and p.usd]
+    usd = sum(costs) if costs else None
+    writes = [f"“{p.to}”" for p in pairs if p.old.writes and p.to is not None]
+    if one is None:
+        verb = "does" if len(writes) == 1 else "do"
+        detail = f"{say.listing(writes)} {verb} it outside once more" if writes else "the old results are kept, and not used"
+        return Option(id="run", label="others: run the new ones", detail=detail, usd=usd)
+    if not writes:
+        return Option(id="run", label=f"another step: run “{one.to}”", detail="the old result is kept, and not used", usd=usd)
+    if one.old.doubt:
+        detail = f"if “{one.old.name}” was {_done(one)} after all, and it is the same thing, that is there twice"
+    else:
+        what = f" ({say.clip(one.old.told, words=8, chars=60)})" if one.old.told else ""
+        detail = f"“{one.old.name}” was {_done(one)} already{what}; this does it once more, as “{one.to}”"
+    return Option(id="run", label=f"another step: do “{one.to}”", detail=detail, usd=usd)
+
+
+def _done(pair: Pair) -> str:
+    """``posted``; ``done`` where the name tells no verb."""
+    done = say.participle(pair.old.name)
+    return "done" if done == "changed" else done
+
+
+def lines_of(context: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The pairs that stand in a question's context."""
+    found = context.get("code")
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []

@@ -1,0 +1,289 @@
+"""A plan as text: what is reused, run and asked, what each way costs, and that nothing was changed. Pure.
+
+A line is a sign, a word, a step, what is worth knowing of it, money, time. The word says what the sign says: colour is added by
+whoever has a terminal, and is never the only difference.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from stepseven.decide import _phrases as say
+from stepseven.decide._ways import DRIFT, IF_ELSE, RUN
+from stepseven.decide.plan import UNKNOWN, Do, Drifted, Path, Plan, PlannedStep
+
+MOST = 6  #: lines of one kind; more are folded
+_KEPT = 2  # of a folded list: its first and last so many
+_MONEY, _TIME = 8, 11  # columns
+_NARROW = 60  # columns: below there is no room for times
+_LEAST = 16  # columns for what is worth knowing of a step, beside its name
+_NAME_MOST = 22
+_INDENT = " " * 11  # under the first name of a line
+_NAMES = {
+    "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.start": "another run",
+    "run.body": "workflow", DRIFT: "what moved", RUN: "first", "limit": "limit", UNKNOWN: UNKNOWN,
+}  # fmt: skip
+_SIGNS = str.maketrans({
+    "✓": "+", "↻": ">", "·": "-", "→": "->", "←": "<-", "…": "...", "≤": "<=", "–": "-", "“": '"', "”": '"', "×": "x", "’": "'",
+})  # fmt: skip
+
+
+def text(plan: Plan, *, width: int = 80, plain: bool = False, resume: str | None = None) -> str:
+    """A plan for people.
+
+    Args:
+        plan: the plan.
+        width: columns; where there are few, what is worth knowing of a step stands under its name.
+        plain: signs that ASCII has.
+        resume: the command that does it; ``None``: ``stepseven resume RUN``.
+    """
+    lines = [*_head(plan, width), ""]
+    best = next((path for path in plan.paths if path.cheapest), None)
+    if best is not None:
+        body = list(_body(plan, best, width))
+        lines += [*body, ""] if body else []
+        lines += _paths(plan, width)
+        lines += _wrapped(_unknown(plan.paths), width, "  not known  ")
+    lines += [line for note in plan.notes for line in _wrapped(say.one_line(note), width, "  note       ")]
+    lines += _foot(best, f"`{resume or f'stepseven resume {say.one_line(plan.run_id)}'}`", width)
+    made = "\n".join(line.rstrip() for line in lines)
+    return made.translate(_SIGNS) if plain else made
+
+
+def _head(plan: Plan, width: int) -> list[str]:
+    what = say.clip(plan.goal, words=14, chars=80) if plan.goal else say.humanise(plan.workflow)
+    who = say.who(plan.client_id)
+    if who.lower() not in what.lower():
+        what = f"{what} for {who}"
+    return _wrapped(" · ".join(x for x in (say.one_line(plan.run_id), what, plan.headline) if x), width, "", "  ")
+
+
+def _wrapped(told: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    indent = " " * len(first) if rest is None else rest
+    return textwrap.wrap(
+        told, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _foot(best: Path | None, resume: str, width: int) -> list[str]:
+    if best is None:
+        return ["It has ended: there is nothing to do. Nothing has been changed.", f"{resume} gives its outcome."]
+    asked = {s.step for s in best.steps if s.do is Do.ASK and not s.new and s.step != DRIFT}
+    others = [s for s in best.steps if s.do is Do.RUN and not (s.new or s.maybe or s.step in asked)]
+    waits = asked and not others  # nothing moves before a person has answered
+    does = f"{resume} does this."
+    first = "Nothing has been changed. " + ("`stepseven inbox` has what it waits for; then" if waits else "")
+    return [f"{first}{does}"] if not waits and len(first + does) <= width else [first, does]  # a command is never cut in two
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _body(plan: Plan, best: Path, width: int) -> Iterator[str]:
+    """What is reused; then what is asked and runs, in order."""
+    reused = [s for s in best.steps if s.do is Do.REUSE]
+    others = [s for s in best.steps if s.do is not Do.REUSE]
+    wide = min(max((9, *(len(_name(s)) for s in best.steps))), _NAME_MOST)  # 9: "… 44 more"
+    yield from _reused(reused, wide, width)
+    for kind, group in groupby(others, key=_kind):
+        steps = list(group)
+        if kind in ("certain", "maybe") and len(steps) > 1:
+            yield from _together(steps, kind, width)
+            continue
+        for step in steps[:MOST]:
+            yield from _moved(plan, width) if step.step == DRIFT else _line(step, wide, width)
+        if len(steps) > MOST:
+            sign = "?" if steps[0].do is Do.ASK else "↻"
+            yield _row(sign, steps[0].do, f"… {len(steps) - MOST} more", "", *_sums(steps[MOST:]), wide, width)
+
+
+def _kind(step: PlannedStep) -> str:
+    """Which lines are told in one: what simply comes next, and what may come."""
+    if step.do is Do.ASK or not step.new or step.step == UNKNOWN or (step.why and step.why != "as in earlier runs"):
+        return step.do.value
+    return "maybe" if step.maybe else "certain"
+
+
+def _name(step: PlannedStep) -> str:
+    return _NAMES.get(step.step) or say.one_line(step.step)
+
+
+def _reused(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str]:
+    many = len(steps) > MOST
+    first, last = (steps[:_KEPT], steps[-_KEPT:]) if many else (steps, [])
+    for step in first:
+        yield from _line(step, wide, width)
+    if many:
+        left = steps[_KEPT:-_KEPT]
+        usd, seconds = sum(s.usd or 0 for s in left), sum(s.seconds or 0 for s in left)
+        told = f"{sum(s.count for s in left):,} results"
+        yield _row("✓", Do.REUSE, f"… {len(left)} more", told, say.money(usd), _saved(seconds), wide, width)
+    for step in last:
+        yield from _line(step, wide, width)
+
+
+def _line(step: PlannedStep, wide: int, width: int) -> Iterator[str]:
+    """One step; a reason that is too long for its line goes on beneath."""
+    sign = {Do.REUSE: "✓", Do.ASK: "?", Do.RUN: "·" if step.new else "↻"}[step.do]
+    told, money, time = _told(step), _money(step), _time(step)
+    under, bare = _room(wide, width) < _LEAST, not money and not time  # then there is room to the end of the line
+    room = width - len(_INDENT) - 2 - (0 if under else wide) if under or bare else _room(wide, width)
+    lines = textwrap.wrap(told, room, break_on_hyphens=False) or [""]
+    if step.do is Do.REUSE:
+        lines = [say.clip(told, words=40, chars=room - 1)] if len(lines) > 1 else lines
+    yield _row(sign, step.do, _name(step), "" if under else lines[0], money, time, wide, width)
+    for more in filter(None, lines[0 if under else 1 : 3]):
+        yield f"{_INDENT}{'' if under else ' ' * wide}  {more}"
+
+
+def _room(wide: int, width: int) -> int:
+    return width - len(_INDENT) - wide - 2 - 1 - _MONEY - (2 + _TIME if width >= _NARROW else 0)
+
+
+def _row(  # noqa: PLR0913, PLR0917 - the columns of a line
+    sign: str, do: Do, name: str, told: str, money: str, time: str, wide: int, width: int
+) -> str:
+    room = _room(wide, width)
+    time = time if width >= _NARROW else ""
+    if room < _LEAST:
+        return f"  {sign} {do.value:<5}  {name:<{wide}}  {money:>{_MONEY}}  {time}"
+    name = name if len(name) <= wide else name[: wide - 1] + "…"
+    return f"  {sign} {do.value:<5}  {name:<{wide}}  {told:<{room}} {money:>{_MONEY}}  {time:<{_TIME}}"
+
+
+def _told(step: PlannedStep) -> str:
+    """What is worth knowing of a line."""
+    parts = []
+    if step.do is Do.REUSE:
+        parts.append(f"{step.count:,} results" if step.count > 1 else say.one_line(step.summary or ""))
+        parts.append(step.why if step.maybe else "")
+    elif step.do is Do.ASK:
+        parts += [say.one_line(step.summary or ("" if step.step in ("run.ask", "run.approve") else step.why))]
+        parts += [step.why if step.why == IF_ELSE and parts[0] != IF_ELSE else "", _often(step)]
+    elif step.step == UNKNOWN:
+        parts.append(f"{say.one_line(step.why)} cannot be seen through")
+    else:
+        parts += [_often(step), say.one_line(step.summary or "") if step.step == "run.start" else "", say.one_line(step.why)]
+    return ": ".join(p for p in parts if p) if step.do is not Do.ASK else " · ".join(p for p in parts if p)
+
+
+def _often(step: PlannedStep) -> str:
+    """How many calls, where that is not simply one."""
+    if step.step == UNKNOWN:
+        return ""
+    if step.at_most is None:
+        return f"about {step.about:,.0f}×" if step.about else "how often is not known" if step.about is None else "perhaps"
+    if step.count == 0 and step.at_most:
+        return "perhaps" if step.at_most == 1 else f"perhaps {step.at_most:,}×"
+    if step.at_most > 1:
+        return f"{step.count:,}×" if step.at_most == step.count else f"{step.count:,} to {step.at_most:,}×"
+    return ""
+
+
+def _money(step: PlannedStep) -> str:
+    if step.do is Do.REUSE:
+        return say.money(step.usd) if step.usd else ""
+    if step.step == UNKNOWN:
+        return "$?"
+    if step.do is Do.ASK and not step.usd:
+        return ""
+    if step.maybe and step.usd == 0 and step.usd_at_most != 0:  # nothing is expected, and it may cost something
+        return "" if step.usd_at_most is None else f"≤ {say.money(step.usd_at_most)}"
+    return _about_money(step.usd)
+
+
+def _about_money(usd: float | None) -> str:
+    return "$?" if usd is None else say.money(usd) if usd == 0 else f"~{say.money(usd)}"
+
+
+def _time(step: PlannedStep) -> str:
+    if step.do is Do.REUSE:
+        return _saved(step.seconds or 0)
+    return _about_time(step.seconds) if round(step.seconds or 0) else ""
+
+
+def _saved(seconds: float) -> str:
+    return f"{say.duration(seconds)} saved" if round(seconds) else ""
+
+
+def _about_time(seconds: float | None) -> str:
+    return "time ?" if seconds is None else f"~{say.duration(seconds)}" if round(seconds) else "<1 s"
+
+
+def _sums(steps: Sequence[PlannedStep]) -> tuple[str, str]:
+    usd = None if any(s.usd is None for s in steps) else sum(s.usd or 0 for s in steps)
+    seconds = None if any(s.seconds is None for s in steps) else sum(s.seconds or 0 for s in steps)
+    return _about_money(usd), _about_time(seconds)
+
+
+def _together(steps: Sequence[PlannedStep], kind: str, width: int) -> Iterator[str]:
+    """What comes next in one line: names first, money and time at the end of the last line."""
+    money, time = _sums(steps)
+    n = max(s.n for s in steps)
+    seen = f"(from {n} earlier {'run' if n == 1 else 'runs'})" if n else ""
+    named = [f"{_name(s)} {_often(s)}".rstrip() if _often(s) != "perhaps" else _name(s) for s in steps]
+    shown = named if len(named) <= 2 * MOST else [*named[: 2 * MOST - 2], f"… {len(named) - 2 * MOST + 3} more", named[-1]]
+    lead = "perhaps " if kind == "maybe" else ""
+    room, time = _room(-2, width), time if width >= _NARROW else ""
+    lines = textwrap.wrap(lead + ", ".join(shown), room, break_on_hyphens=False, break_long_words=False)
+    for i, line in enumerate(lines):
+        first = f"  · {Do.RUN.value:<5}  " if i == 0 else _INDENT
+        end = f" {money:>{_MONEY}}  {time:<{_TIME}}" if i == 0 else ""
+        yield f"{first}{line:<{room}}{end}"
+    if seen:
+        yield f"{_INDENT}{seen}"
+
+
+def _moved(plan: Plan, width: int) -> Iterator[str]:
+    """What moved: old → new, who says so, what was built on it."""
+    read = [d for d in plan.drift if d.read] or list(plan.drift)
+    for i, d in enumerate(read[:MOST]):
+        told = f"{say.one_line(d.key)} changed  {say.shown(d.old)} → {say.shown(d.new)}{_said(d, plan.looked_us)}"
+        if d.depends:
+            verb = "depends" if len(d.depends) == 1 else "depend"
+            told += f"; {say.listing([say.one_line(x) for x in d.depends], most=4)} {verb} on it"
+        for k, line in enumerate(textwrap.wrap(told, width - len(_INDENT) - 2, break_on_hyphens=False)):
+            yield f"  ? {Do.ASK.value:<5}  {line}" if i == 0 and k == 0 else f"{_INDENT}{'  ' if k else ''}{line}"
+    if len(read) > MOST:
+        yield f"{_INDENT}… {len(read) - MOST} more changed"
+
+
+def _said(d: Drifted, looked_us: int) -> str:
+    """Who says so, and when."""
+    by = say.clip(d.source or d.by, words=6, chars=40) if d.source or d.by else ""
+    ago = f"{say.duration((looked_us - d.at_us) / 1e6)} ago" if d.at_us is not None else ""
+    told = ", ".join(x for x in (by, ago) if x)
+    return f" ({told})" if told else ""
+
+
+# -- ways -------------------------------------------------------------------------------------------------------------
+
+
+def _paths(plan: Plan, width: int) -> Iterator[str]:
+    """What each way asks, costs and takes; the cheapest is marked where there are several."""
+    wide = max(len(path.name) for path in plan.paths)
+    for path in plan.paths:
+        asks = _questions(path)
+        most = "no upper bound" if path.usd_at_most is None else f"at most {say.money(path.usd_at_most)}"
+        mark = "  ← cheapest" if path.cheapest and len(plan.paths) > 1 else ""
+        usd, time = _about_money(path.usd), _about_time(path.seconds)
+        line, end = f"  {path.name:<{wide}}  {asks:<14} {usd:>{_MONEY}}  {time:<8}", f"{most}{mark}"
+        if len(line) + 1 + len(end) <= width:
+            yield f"{line} {end}"
+        else:
+            yield from (line, f"  {'':<{wide}}  {end}")
+
+
+def _questions(path: Path) -> str:
+    n = path.questions
+    least = f"{n} question{'' if n == 1 else 's'}" if n else "no question"
+    if path.questions_at_most is None:
+        return f"{n}+ questions" if n else "questions ?"
+    return least if path.questions_at_most == n else f"{n} to {path.questions_at_most} questions"
+
+
+def _unknown(paths: Sequence[Path]) -> str:
+    told = list(dict.fromkeys(say.one_line(what) for path in paths for what in path.unknown))
+    return "; ".join([*told[:MOST], *([f"… {len(told) - MOST} more"] if len(told) > MOST else [])])

@@ -1,0 +1,189 @@
+"""What was chosen when the run was resumed, obeyed: from the rows of its recoveries, so that a crash in between changes nothing.
+
+A choice about a step is like an answer a person gave to each of its calls that is not on record, before anybody was asked. It has
+its place among the questions about the call, and ``decide.policy`` makes one move of them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import policy
+from stepseven.errors import NotRecordable
+from stepseven.model import QuestionStatus
+from stepseven.runtime.calls import inner_branch
+from stepseven.transitions import recoveries
+from stepseven.transitions.questions import REFUSED
+from stepseven.transitions.recoveries import AS_WRITTEN, Chosen
+from stepseven.transitions.state import choice_of
+
+if TYPE_CHECKING:
+    from stepseven.runtime.calls import Call
+    from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
+    from stepseven.store.base import Row, Tx
+    from stepseven.transitions.state import Record, RecordKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The newest choice about one step.
+
+    Attributes:
+        choice: ``approach:LABEL`` (without a label: as written), ``value`` or ``skip``.
+        given: the value, as JSON text.
+        chosen: with what else it was chosen, and when.
+        id, at_us: of its recovery.
+    """
+
+    choice: str
+    given: str | None = None
+    chosen: Chosen
+    id: str
+    at_us: int
+
+
+def merged(rows: Sequence[Row]) -> Chosen:
+    """What is in force of all that was chosen: the newest about each step, and about drift what the open recovery says."""
+    approach: dict[str, str] = {}
+    skip: dict[str, str] = {}
+    rerun: dict[str, None] = {}
+    last = Chosen()
+    for row in rows:
+        last = recoveries.chosen_of(row)
+        for name in (*last.rerun, *last.approach, *last.skip):
+            approach.pop(name, None)
+            skip.pop(name, None)
+        approach.update(last.approach)
+        skip.update(last.skip)
+        rerun.update(dict.fromkeys(last.rerun))
+    drift = next((d for r in reversed(rows) if r["ended_us"] is None and (d := recoveries.chosen_of(r).drift)), None)
+    return Chosen(
+        approach=approach, skip=skip, rerun=tuple(rerun), drift=drift, as_of_seq=last.as_of_seq, tried=last.tried, by=last.by
+    )  # fmt: skip
+
+
+def wishes(rows: Iterable[Row]) -> dict[str, Wish]:
+    """The newest choice about each step. One that only wants it made anew ends an older one."""
+    found: dict[str, Wish] = {}
+    for row in rows:
+        chosen = recoveries.chosen_of(row)
+        for name in chosen.rerun:
+            found.pop(name, None)
+        for name, label in chosen.approach.items():
+            choice = "approach:" if label == AS_WRITTEN else f"approach:{label}"
+            found[name] = Wish(choice=choice, chosen=chosen, id=row["id"], at_us=row["created_us"])
+        for name, text in chosen.skip.items():
+            choice = "skip" if text == "null" else "value"
+            found[name] = Wish(choice=choice, given=text, chosen=chosen, id=row["id"], at_us=row["created_us"])
+    return found
+
+
+def about(ex: RunMemory, call: Call) -> Wish | None:
+    """The choice about a call that no record answers; ``None``: there is none, or it has had its record already."""
+    if not ex.wishes:
+        return None
+    names = {call.key[1], call.step.name, *call.step.settings.renamed_from}
+    found = max((ex.wishes[name] for name in names if name in ex.wishes), key=lambda wish: wish.at_us, default=None)
+    if found is None or (call.key in ex.stale and _newest(ex, call.key) > found.chosen.as_of_seq):
+        return None
+    return found
+
+
+def _newest(ex: RunMemory, key: RecordKey) -> int:
+    """The place of the newest record of a call that answers no more."""
+    return max((r.seq for r in ex.older if (r.branch, r.name, r.key) == key), default=0)
+
+
+def asked(ex: Execution, call: Call, rows: Sequence[Row], made: Sequence[policy.Asked]) -> tuple[policy.Asked, ...]:
+    """The questions about a call, *rows* (as *made* for the policy), with what was chosen about it in its place among them."""
+    from stepseven.runtime import trouble
+
+    wish = about(ex, call)
+    if wish is None:
+        return tuple(made)
+    since = wish.chosen.tried.get(call.key, 0)
+    failed = [r for r in trouble.tries(ex, call) if r["n"] <= since and r["outcome"] in ("failed", "unknown")]
+    as_asked = policy.Asked(
+        id=wish.id, status=QuestionStatus.ANSWERED, attempts=len(failed), choice=wish.choice, answer=_answer(call, wish),
+        by=wish.chosen.by, answered_us=wish.at_us,
+    )  # fmt: skip
+    at = next((i for i, row in enumerate(rows) if _after(row, as_asked)), len(rows))
+    return (*made[:at], as_asked, *made[at:])
+
+
+def _after(row: Row, wish: policy.Asked) -> bool:
+    """Whether a question comes after a choice. That a send did not happen says nothing about how the next one goes about it."""
+    if row["attempts"] != wish.attempts:
+        return bool(row["attempts"] > wish.attempts)
+    if row["kind"] == "unknown_outcome" and row["answer"] is not None and choice_of(json.loads(row["answer"])) == "not_happened":
+        return False
+    return bool(row["created_us"] > (wish.answered_us or 0))
+
+
+def _answer(call: Call, wish: Wish) -> Any:
+    """What was chosen as a person would have answered it; the value as its type, as long as it still fits that."""
+    if wish.choice != "value":
+        return wish.choice
+    text = wish.given or "null"
+    try:
+        return {"choice": "value", "value": call.step.typed.decode(text)}
+    except NotRecordable:  # the type has changed since: it is found not to fit when it is obeyed
+        return {"choice": "value", "value": json.loads(text)}
+
+
+# -- records that answer no more ------------------------------------------------------------------------------------------
+
+
+def put_aside(ex: RunMemory) -> Iterator[Record]:
+    """The records that a choice wants made anew: of reads, with all that they called, and of what had failed for good."""
+    for row in ex.recoveries:
+        chosen = recoveries.chosen_of(row)
+        old = [r for r in ex.records.values() if r.seq <= chosen.as_of_seq and not r.name.startswith(recoveries.INTERNAL)]
+        if chosen.rerun:
+            yield from with_inner(old, [r for r in old if r.effect is None and r.name in chosen.rerun])
+        for record in old:
+            gave_up = record.state == "failed" and record.why != REFUSED
+            if gave_up and (record.name in chosen.approach or record.name in chosen.skip):
+                yield record
+
+
+def with_inner(records: Sequence[Record], wanted: Sequence[Record]) -> Iterator[Record]:
+    """Reads to be made anew: *wanted*, what they called, and what they were called by, or they would not be asked for."""
+    if not wanted:
+        return
+    called = {inner_branch(r.branch, r.name, r.key) for r in wanted}
+    homes = {branch for r in wanted for branch in _around(r.branch)}
+    again = {id(r) for r in wanted}
+    for record in records:
+        inside = any(branch in called for branch in _around(record.branch))
+        calls_it = inner_branch(record.branch, record.name, record.key) in homes
+        if record.effect is None and (id(record) in again or inside or calls_it):
+            yield record
+
+
+def _around(branch: str) -> Iterator[str]:
+    """A branch, and those around it."""
+    while branch:
+        yield branch
+        branch = branch.rpartition("/")[0]
+
+
+# -- the end of a recovery ------------------------------------------------------------------------------------------------
+
+
+def close(ex: RunMemory, tx: Tx) -> None:
+    """The run parks or ends: so does its recovery, and says what came of it. In the same transaction."""
+    row = recoveries.open_one(ex.recoveries)
+    if row is None:
+        return
+    found = recoveries.account(
+        row, (*ex.older, *ex.records.values()), asked=sum(map(len, ex.questions.values())), uusd=ex.uusd,
+        executed_us=ex.executed_us(),
+    )  # fmt: skip
+    if ex.notes:
+        found = {**found, "notes": list(ex.notes)}
+    recoveries.end(tx, row["id"], found, ex.now_us())

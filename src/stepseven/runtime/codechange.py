@@ -1,0 +1,220 @@
+"""The code changed while a run waited: are steps gone that are on record, and could new ones be the same under other names?
+
+Asked before the body begins, and only then: when the new step has run, it is too late to ask. What a person said stands with the
+question and is obeyed from there at every load; nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide import _phrases as say
+from stepseven.decide import changes, escalate
+from stepseven.decide.changes import Changes, Kept, Known, Source
+from stepseven.decide.plan import UNKNOWN
+from stepseven.errors import NotRecordable
+from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus
+from stepseven.runtime import ahead, asking, known
+from stepseven.store.codec import free_text
+from stepseven.transitions import questions, renaming, taking
+from stepseven.transitions.offering import UNDO
+from stepseven.transitions.state import choice_of
+from stepseven.transitions.taking import Wanting
+
+if TYPE_CHECKING:
+    from stepseven.decide.plan import Coming
+    from stepseven.runtime.declared import Step
+    from stepseven.runtime.lifecycle import Lifecycle
+    from stepseven.runtime.memory import RunMemory
+    from stepseven.runtime.procedure import Workflow
+    from stepseven.store.base import Row, Tx
+    from stepseven.transitions.state import Record
+
+CODE = QuestionKind.CODE.value
+_INTERNAL = ("run.", "client.")
+
+
+# -- before the body begins ---------------------------------------------------------------------------------------------------
+
+
+async def settle(ex: Lifecycle) -> bool:
+    """Ask what only a person can tell about changed code, or obey what was said. Whether the body may begin.
+
+    A recovery looks; what was asked before holds the run whoever takes it. A question that the code has answered since is closed.
+    """
+    from stepseven.runtime.memory import Stop
+
+    rows = ex.questions.get(("", CODE, CODE), [])
+    for row in rows:
+        if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
+            ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
+            return False
+    asked = rows[-1] if rows and rows[-1]["status"] == "open" else None
+    if asked is None and not _looks(ex):
+        return True
+    pairs = look(ex).pairs
+    wanted = any(p.to is not None for p in pairs)
+    if asked is None and not wanted:
+        return True
+    if await ex.store.read(partial(_newer_lives, ex)):
+        ex.release(f"a worker with newer code of {ex.workflow.name} lives, and takes it")
+        return False
+    if asked is not None and wanted and _lines(asked) == [p.line() for p in pairs]:
+        ex.idle(asked)
+        return False
+    if asked is not None:
+        question_id, now = asked["id"], ex.now_us()
+        ex.remember_question(await ex.write(lambda tx: questions.withdraw(tx, ex.hold, question_id, now), durable=True))
+    if not wanted:
+        return True
+    ex.idle(await asking.store(ex, QuestionKind.CODE, CODE, escalate.code(asking.situation(ex), pairs)))
+    return False
+
+
+def _looks(ex: RunMemory) -> bool:
+    """Whether this execution compares: a recovery does, also one that another worker died in."""
+    return ex.recovery and ex.workflow.name != UNDO
+
+
+def _lines(row: Row) -> Any:
+    return json.loads(row["context"]).get("code")
+
+
+def _newer_lives(ex: RunMemory, tx: Tx) -> bool:
+    worker, digest = ex.services.worker, ex.workflow.digest
+    w = Wanting(worker=worker.id, digests={ex.workflow.name: digest}, gone=worker.gone)
+    return taking.left_to_newer(tx, w, ex.now_us())
+
+
+# -- looking ------------------------------------------------------------------------------------------------------------------
+
+
+def notes(ex: RunMemory) -> tuple[str, ...]:
+    """What is worth knowing of the code's changes and needs nobody, as sentences."""
+    return () if ex.workflow.name == UNDO else changes.sentences(look(ex))
+
+
+def asks(ex: RunMemory) -> str | None:
+    """The headline of the question that a recovery would ask before anything runs; ``None``: none. Nothing is stored."""
+    pairs = () if ex.workflow.name == UNDO else look(ex).pairs
+    if not any(p.to is not None for p in pairs):
+        return None
+    return escalate.code(asking.situation(ex), pairs).text.split("\n", 1)[0]  # type: ignore[arg-type]  # it only reads
+
+
+def look(ex: RunMemory) -> Changes:
+    """What is different between what is on record and what the code calls. Reads only."""
+    source, steps = _source(ex.workflow)
+    changed = ex.broke_off or (ex.code_before is not None and ex.code_before != ex.workflow.digest)
+    said = renaming.said(ex.questions)
+    told = ex.run["remaining"]
+    compare = partial(changes.compare, said=said, changed=changed, ahead=None if told is None else json.loads(told))
+    kept = _kept(ex, claims=changed)
+    found = compare(kept, source)
+    if not any(not p.old.writes for p in found.pairs):
+        return found
+    return compare(kept, _with_types(ex, source, steps, [p.old.name for p in found.pairs if not p.old.writes]))
+
+
+def names(workflow: Workflow[Any, Any]) -> frozenset[str]:
+    """The names of the steps that a workflow's code calls, and those its steps call, as far as they can be read."""
+    return frozenset(_called(workflow)[0])
+
+
+def _called(workflow: Workflow[Any, Any]) -> tuple[dict[str, Coming], bool]:
+    """The steps, by name; and whether something is called that cannot be read."""
+    comings = ahead.whole(workflow)
+    steps = {c.name: c for c in comings if c.name != UNKNOWN and not c.name.startswith(_INTERNAL)}
+    return steps, any(c.name == UNKNOWN for c in comings)
+
+
+def _source(workflow: Workflow[Any, Any]) -> tuple[Source, dict[str, Step[Any, Any] | None]]:
+    """What the code calls; and the steps by name, ``None`` where a name is several steps' in this process."""
+    called, unseen = _called(workflow)
+    steps = {name: known.find(name, workflow.fn.__module__) for name in called}
+    return Source(steps=tuple(_known(c, steps[name]) for name, c in called.items()), unseen=unseen), steps
+
+
+def _known(coming: Coming, step: Step[Any, Any] | None) -> Known:
+    if step is None:
+        return Known(name=coming.name, writes=coming.effect is not None, usd=coming.cost_usd)
+    o = step.settings
+    arguments = frozenset(step.parameters.names) - step.parameters.ignore
+    return Known(
+        name=coming.name, writes=o.writes, arguments=arguments, renamed_from=o.renamed_from,
+        usd=None if o.cost is None else o.cost.usd,
+    )  # fmt: skip
+
+
+def _with_types(ex: RunMemory, source: Source, steps: dict[str, Step[Any, Any] | None], reads: Collection[str]) -> Source:
+    """The same, knowing which results on record each read step cannot have given."""
+    newest = {r.name: r for r in ex.records.values() if r.name in reads and r.state == "done"}
+    texts = {name: text for name, r in newest.items() if (text := ex.result_text(r)) is not None}
+
+    def misfits(step: Step[Any, Any] | None) -> Iterable[str]:
+        if step is None or step.settings.writes:
+            return
+        for name, text in texts.items():
+            try:
+                step.typed.decode(text)
+            except NotRecordable:
+                yield name
+
+    made = (replace(k, cannot_read=frozenset(misfits(steps[k.name]))) for k in source.steps)
+    return replace(source, steps=tuple(made))
+
+
+# -- what is on record ----------------------------------------------------------------------------------------------------------
+
+
+def _kept(ex: RunMemory, *, claims: bool) -> list[Kept]:
+    """The steps on record that matter: a read with a result, a write that was done or may have been."""
+    found: dict[str, list[Record]] = {}
+    for record in ex.records.values():
+        if record.state in ("done", "skipped") and not record.name.startswith(_INTERNAL):
+            found.setdefault(record.name, []).append(record)
+    claimed: dict[str, list[Row]] = {}
+    for row in _claims(ex) if claims else ():
+        claimed.setdefault(row["step"], []).append(row)
+    return [_kept_one(ex, name, found.get(name, []), claimed.get(name, [])) for name in {**found, **claimed}]
+
+
+def _claims(ex: RunMemory) -> list[Row]:
+    """What the run has claimed, and the one it is a fork of: done, or not known."""
+    numbers = {ex.hold.run_no, ex.run["root_no"]} - {None}
+    rows = ex.store.read_now(lambda tx: [row for no in numbers for row in tx.all(tx.sql.effects, {"run_no": no})])
+    return [row for row in rows if row["state"] != EffectState.REFUSED and row["undone_us"] is None]
+
+
+def _kept_one(ex: RunMemory, name: str, rows: list[Record], claims: list[Row]) -> Kept:
+    done = [c for c in claims if c["state"] == EffectState.DONE]
+    tried = sum(row["usd"] or 0 for (_, of, _), all_ in ex.attempts.items() if of == name for row in all_)
+    newest = rows[-1] if rows else None
+    args = next((r.args for r in reversed(rows) if r.args is not None), None)
+    arguments = None if args is None else frozenset(json.loads(args))
+    if args is None and claims and claims[-1]["arguments"]:
+        arguments = frozenset(json.loads(claims[-1]["arguments"]))
+    return Kept(
+        name=name, count=max(len(rows), len(done)), writes=bool(claims) or any(r.effect is not None for r in rows),
+        usd=(sum(r.usd or 0 for r in rows) + tried) / 1e6, arguments=arguments, told=_told(newest, done),
+        doubt=len(claims) > len(done),
+    )  # fmt: skip
+
+
+def _told(record: Record | None, done: list[Row]) -> str:
+    """In a few words what is there."""
+    if record is not None and record.summary:
+        return free_text(record.summary, 100)
+    text = record.result if record is not None and record.result is not None else done[-1]["receipt"] if done else None
+    value = None if text is None else json.loads(text)
+    return "" if value in (None, {}, []) else say.shown(value)
+
+
+def renamed(workflow: Workflow[Any, Any], asked: Mapping[tuple[str, str, str], list[Row]]) -> dict[str, tuple[str, ...]]:
+    """Step → the names its calls may be on record under, as people said."""
+    same = renaming.said(asked).same
+    return changes.earlier(same, names(workflow)) if same else {}

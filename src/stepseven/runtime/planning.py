@@ -1,0 +1,125 @@
+"""``layer.plan``: look at a run without touching it, and say what a resume would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
+from stepseven.decide.plan import plan as planned
+from stepseven.model import RunStatus
+from stepseven.runtime import codechange, drifting
+from stepseven.runtime.procedure import code_of
+from stepseven.runtime.rehearsal import Rehearsal
+from stepseven.transitions import prices, recoveries, runs
+from stepseven.transitions.state import Loaded, Record, load
+
+if TYPE_CHECKING:
+    from stepseven.decide.plan import Drifted, Price
+    from stepseven.runtime.procedure import Workflow
+    from stepseven.runtime.services import Services
+    from stepseven.store.base import Tx
+    from stepseven.transitions.recoveries import Chosen
+
+CONTINUE, REFRESH = "continue", "refresh"
+
+
+async def plan(services: Services, run_id: str, chosen: Chosen | None = None) -> Plan:
+    """What a resume of a run would reuse, run and ask. Changes nothing; probes and other looks are asked.
+
+    Args:
+        services: where it is.
+        run_id: the run.
+        chosen: what would be chosen when it is resumed.
+
+    Raises:
+        UnknownRun: there is none with this id.
+        AmbiguousWorkflow: several modules have a workflow of its name, and none is the code it was executed with.
+    """
+
+    def unit(tx: Tx) -> tuple[Loaded, dict[str, Price]]:
+        row = runs.known(tx, run_id)
+        loaded = load(tx, row["no"])
+        assert loaded is not None  # it is there in the same snapshot  # noqa: S101
+        return loaded, prices.prices(tx, row["workflow"], client_id=row["client_id"])
+
+    loaded, priced = await services.store.read(unit)
+    if chosen is not None and chosen.anything:
+        loaded.recoveries.append(recoveries.supposed(chosen, loaded))
+    if RunStatus(loaded.run["status"]).ended:
+        return planned(_standing(services, loaded), {}, priced)
+    workflow = code_of(loaded.run)
+    if workflow is None:
+        return planned(_standing(services, loaded), {CONTINUE: _without_code(loaded)}, priced)
+    seen = await observe(services, workflow, loaded)
+    standing = replace(_standing(services, loaded), asks=seen.asks)
+    return planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes)
+
+
+class Seen:
+    """What was seen of a run: each way to done, what moved, what is worth knowing."""
+
+    def __init__(self) -> None:
+        self.ways: dict[str, Observed] = {}
+        self.drift: tuple[Drifted, ...] = ()
+        self.notes: list[str] = []
+        self.asks = False
+
+
+async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Loaded) -> Seen:
+    """Let the run's code meet its records: as they are, and where something moved, with what is so now."""
+    seen = Seen()
+    first = Rehearsal(services, workflow, loaded)
+    looked = await drifting.look(first)
+    seen.drift = tuple(d for d in looked if d.read)
+    seen.asks = bool(seen.drift) and drifting.undecided(first, seen.drift)
+    renamed = codechange.asks(first)
+    seen.notes += [*codechange.notes(first), *drifting.notes(first, looked)]
+    decided = drifting.decided(first, seen.drift)
+    if decided != REFRESH:
+        seen.ways[CONTINUE] = await first.rehearse()
+    if seen.drift and decided != "keep":
+        again = Rehearsal(services, workflow, loaded)
+        drifting.refresh_in_memory(again, seen.drift)
+        seen.ways[REFRESH] = await again.rehearse()
+    seen.notes += first.notes
+    if renamed is not None:
+        seen.ways = {name: replace(way, met=(_renamed(renamed), *way.met)) for name, way in seen.ways.items()}
+    return seen
+
+
+def _renamed(question: str) -> Met:
+    return Met(name="run.code", do=Do.ASK, why="the code changed", question=question.split("\n", 1)[0], new=True)
+
+
+def _standing(services: Services, loaded: Loaded) -> Standing:
+    run = loaded.run
+    asked = [row for rows in loaded.questions.values() for row in rows if row["status"] == "open" and row["folded_into"] is None]
+    return Standing(
+        run_id=run["id"], client_id=run["client_id"], workflow=run["workflow"], goal=run["goal"], status=run["status"],
+        waiting_for=run["waiting_for"], updated_us=run["updated_us"], looked_us=services.edge.now_us(),
+        questions=tuple(str(row["text"]).split("\n", 1)[0] for row in asked),
+    )  # fmt: skip
+
+
+def _without_code(loaded: Loaded) -> Observed:
+    """What can be said where the run's code is not loaded: what is on record, and that the rest is not known."""
+    kept = [r for r in loaded.records.values() if not r.name.startswith(("run.", "client."))]
+    asked = [row for rows in loaded.questions.values() for row in rows if row["status"] == "open" and row["folded_into"] is None]
+    return Observed(
+        met=(*(_kept(r) for r in kept), *(_open(row) for row in asked)),
+        unknown=(f"what comes next: workflow {loaded.run['workflow']!r} is not loaded here; name its module with --module",),
+    )
+
+
+def _kept(record: Record) -> Met:
+    seconds = None if record.ended_us is None else (record.ended_us - record.started_us) / 1e6
+    return Met(
+        name=record.name, branch=record.branch, key=record.key, do=Do.REUSE, maybe=True, effect=record.effect,
+        usd=None if record.usd is None else record.usd / 1e6, tokens=record.tokens, seconds=seconds, summary=record.summary,
+    )  # fmt: skip
+
+
+def _open(row: Any) -> Met:
+    text = str(row["text"]).split("\n", 1)[0]
+    return Met(name=row["step"] or f"run.{row['kind']}", branch=row["branch"], key=row["key"], do=Do.ASK, question=text)
