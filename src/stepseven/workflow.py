@@ -36,8 +36,10 @@ def workflow(name: Any = None, **options: Any) -> Any:  # noqa: D417 - the optio
         limits: ceilings of one run; a run that reaches one asks a person.
         client_record: function of the client's id, or a step, that reads the outside record once at the start:
             ``run.client.record``. ``None``, 404 or 410: there is no such client, and the run fails.
-        watch: facts whose change matters even if no step read them. Comes with a later release.
-        on_drift: what to do when facts changed while the run waited.
+        watch: facts whose change matters even if no step read them, and fields of the client record (``contact``,
+            ``record.contact``): where it names some, the other fields of the record are noted and ask nobody.
+        on_drift: what becomes of facts and fields that changed while the run waited, and that it had read: ``ask`` a person,
+            ``keep`` what the run knows, ``refresh``: use what is so now, and run only what was built on the old values.
         requires: facts that must be known; missing ones are asked for all at once, before the first line runs.
         to: who is asked by default.
 

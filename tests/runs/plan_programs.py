@@ -5,6 +5,7 @@ Longer than other files: what a program may hold, how it is made and how it is w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis.strategies import DrawFn
 MOST_CALLS = 12
 FACTS = ("contact", "limit")
 FIELDS = ("seats", "plan")
+LAST = "end?"
 
 #: kind of step -> how it is declared; reads first
 KINDS = {
@@ -34,9 +36,9 @@ MAPPED = ("free", "paid", "sure", "probed", "blind", "again")  # what gives a nu
 BODY = {
     "large": ("str", "W.large({called!r}, x)"),
     "file": ("Reference", "W.file({called!r}, x)"),
-    **{kind: ("int", "W.effect({called!r}, x)") for kind in WRITES},
+    **dict.fromkeys(WRITES, ("int", "W.effect({called!r}, x)")),
 }
-VALUE = {"large": 'number(await {call})', "file": "(await {call}).size"}
+VALUE = {"large": "number(await {call})", "file": "(await {call}).size"}
 
 HEAD = """\
 from __future__ import annotations
@@ -71,24 +73,23 @@ class Declared:
     kind: str
     before: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        """As source."""
-        more = f", renamed_from={self.before!r}" if self.before else ""
+    def text(self, mark: str) -> str:
+        """As source. *mark*: begins the name it is recorded under."""
+        more = f", renamed_from={tuple(mark + name for name in self.before)!r}" if self.before else ""
         returned, body = BODY.get(self.kind, ("int", "W.read({called!r}, x, usd={usd})"))
         usd = {"paid": 0.25, "sure": 0.5}.get(self.kind, 0.0)
         lines = [
-            KINDS[self.kind].format(name=self.name, more=more), f"async def {self.name}(x: int) -> {returned}:",
+            KINDS[self.kind].format(name=mark + self.name, more=more), f"async def {self.name}(x: int) -> {returned}:",
             f"    return {body.format(called=self.name, usd=usd)}", "", "",
         ]  # fmt: skip
         if self.kind == "again":
             lines[2] = f"    return W.effect({self.name!r}, x, under=attempt().idempotency_key)"
         if self.kind == "probed":
             lines += [f"@{self.name}.probe", f"async def look_{self.name}(x: int) -> int | None:",
-                      f"    return W.there.get(({self.name!r}, x))", "", ""]  # fmt: skip
+                      f"    return W.there.get(({self.name.partition('_')[0]!r}, x))", "", ""]  # fmt: skip
         if self.kind == "sure":
-            lines += [f"@{self.name}.verify", f"async def verify_{self.name}(result: int) -> bool:",
-                      f"    return {self.name!r} not in W.refuted", "", ""]  # fmt: skip
+            lines += [f"@{self.name}.verify", f"async def verify_{self.name}(x: int) -> bool:",
+                      f"    return ({self.name!r}, x) not in W.refuted", "", ""]  # fmt: skip
         return "\n".join(lines)
 
 
@@ -102,7 +103,7 @@ class Line:
 
     def uses(self, name: str) -> bool:
         """Whether it looks at another statement's value."""
-        return any(name in text.replace("(", " ").replace(")", " ").replace(",", " ").split() for text in self.text)
+        return re.search(rf"\b{name}\b", " ".join(self.text)) is not None
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,20 @@ class Program:
     body: tuple[Line, ...]
     record: bool
     watch: bool
+    waits: bool  # for an answer, at its end
 
     def source(self, called: str) -> str:
-        """As a module, with *called* as the workflow's name."""
+        """As a module, with *called* as the workflow's name, and before the names of its steps."""
         names = {s.name if "_" not in s.name else s.name.partition("_")[0]: s.name for s in self.steps}
-        parts = [HEAD, "\n", *(s.text for s in self.steps)]
+        parts = [HEAD, "\n", *(s.text(f"{called}_") for s in self.steps)]
         for name, lines, result in self.helpers:
             parts += [f"async def {name}(run: Run, y: int) -> int:", *_indented(lines, names), f"    return {result}", "", ""]
         options = [f"name={called!r}", *(["client_record=load_customer"] if self.record else [])]
         options += [f"watch={FACTS[1:]!r}"] if self.watch else []
         told = "".join("{" + line.out + "}" for line in self.body) or "nothing"
+        end = [f'    last = await run.ask("{LAST}", options=["yes", "no"])'] if self.waits else []
         parts += [f"@workflow({', '.join(options)})", "async def flow(run: Run) -> str:", *_indented(self.body, names),
-                  f'    return f"{told}"', ""]  # fmt: skip
+                  *end, f'    return f"{told}"', ""]  # fmt: skip
         return "\n".join(parts)
 
     def changed(self, edits: list[tuple[Any, ...]]) -> Program:
@@ -220,10 +223,10 @@ class _Maker:
         for n in range(self.one_of(0, 0, 1)):
             lines = tuple(self.call(["y"]) for _ in range(2))
             self.helpers.append((f"h{n}", lines, self.value([line.out for line in lines])))
-        record, watch = self.draw(st.booleans()), self.one_of(False, False, False, True)
+        record, watch, waits = self.draw(st.booleans()), self.one_of(False, False, False, True), self.one_of(True, True, False)
         self.record = record
-        body, _ = self.block([], 0, self.one_of(2, 3, 4, 5, 6))
-        return Program(tuple(self.steps), tuple(self.helpers), tuple(body), record, watch)
+        body, _ = self.block([], 0, self.one_of(3, 4, 5, 6, 7))
+        return Program(tuple(self.steps), tuple(self.helpers), tuple(body), record, watch, waits)
 
     def value(self, scope: list[str]) -> str:
         """A number between 0 and 4, of what is known in *scope*."""
@@ -252,8 +255,19 @@ class _Maker:
         return lines, scope
 
     def statement(self, scope: list[str], depth: int) -> Line:
-        plain = [self.call, self.call, self.call, self.fact, self.ask, self.gather, self.map, self.map, self.comprehended]
-        plain += [self.field] if self.record else []
+        plain = [
+            self.call,
+            self.call,
+            self.call,
+            self.fact,
+            self.fact,
+            self.ask,
+            self.gather,
+            self.map,
+            self.map,
+            self.comprehended,
+        ]
+        plain += [self.field, self.field] if self.record else []
         plain += [self.help] if self.helpers else []
         if depth == 0:
             plain += [self.branch, self.branch, self.loop]

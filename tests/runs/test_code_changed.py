@@ -267,6 +267,37 @@ async def test_unchanged_code_asks_nothing(deploy: Deploys, tmp_path: Path) -> N
         assert (await layer.resume("r")).result() == [214, "R-1", "yes"]
 
 
+async def test_what_is_worth_knowing_is_noted(deploy: Deploys, tmp_path: Path) -> None:
+    """New and removed steps are sentences of the plan; code that is the same, and a run that only broke off, have none."""
+    async with parked(deploy, tmp_path) as layer:
+        v1 = deploy(V1)
+        v2 = deploy(
+            V1.replace("@workflow\n", NEW_WRITE.replace("NAME", "mail")).replace(
+                'await post_invoice("Q3")]', 'await mail("Q3"), 1]'
+            )
+        )
+        loaded = await layer.store.read(lambda tx: load(tx, 1))
+        hold = Hold(run_no=1, run_id="r", client_id="acme", root_id="r", owner="nobody", fence=0)
+        assert codechange.asks(RunMemory(layer.services, v2.billing, hold, loaded, recovery=True)) == (
+            "The code of Acme's billing changed: “post_invoice” is gone, “mail” is new. Is it the same step?"
+        )
+        for owner in (None, "somebody"):
+            loaded.run = {**dict(loaded.run), "source_digest": v1.billing.digest, "owner": owner}
+            assert codechange.notes(RunMemory(layer.services, v1.billing, hold, loaded, recovery=True)) == ()
+        removed = deploy(V1.replace(', await post_invoice("Q3")]', ", await look(1)]").replace("@workflow", LOOK))
+        assert codechange.notes(RunMemory(layer.services, removed.billing, hold, loaded, recovery=True)) == (
+            "“post_invoice” did something outside (R-1); the code no longer has it. Nothing is taken back.",
+            "New in the code: “look”.",
+        )
+
+
+LOOK = """@step
+async def look(n: int) -> int:
+    return n
+
+@workflow"""
+
+
 async def test_a_read_with_other_arguments_just_runs(deploy: Deploys, tmp_path: Path) -> None:
     """No record could answer it, whatever it is called: nobody is asked."""
     async with parked(deploy, tmp_path) as layer:

@@ -12,7 +12,7 @@ from stepseven.decide.sources import Source
 from stepseven.model import RunStatus
 from tests.runs.deployed import Deploys, deploys
 from tests.runs.outside import Mood
-from tests.runs.test_code_changed import V1, WRITE, asked, parked
+from tests.runs.test_code_changed import READ, V1, WRITE, asked, parked
 from tests.runs.worldly import claims, kinds, layers, the_question
 from tests.servers import databases
 
@@ -249,4 +249,15 @@ async def test_a_wake_after_long_asks_too(deploy: Deploys, tmp_path: Path) -> No
         v2 = deploy(WRITE)
         layer.clock.advance(3600)
         assert kinds(await layer.run(v2.billing(), client="acme", run_id="r")) == ["code"]
+    assert deploy.world.counts() == {"invoice": 1}
+
+
+@pytest.mark.parametrize("source,asks", [(WRITE, ["code"]), (READ, [])])
+async def test_a_short_wait_asks_about_writes_only(deploy: Deploys, tmp_path: Path, source: str, asks: list[str]) -> None:
+    """Deployed within minutes: a write under another name would be done twice, a read is only read again."""
+    async with parked(deploy, tmp_path) as layer:
+        v2 = deploy(source)
+        outcome = await layer.run(v2.billing(), client="acme", run_id="r")
+        assert kinds(outcome) == asks
+        assert outcome.status is (RunStatus.WAITING if asks else RunStatus.DONE)
     assert deploy.world.counts() == {"invoice": 1}

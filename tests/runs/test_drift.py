@@ -5,6 +5,7 @@ Longer than other files: the claims about one thing, in sections that share what
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 
 from stepseven import Run, step, workflow
 from stepseven.model import Question
+from stepseven.runtime import drifting
+from stepseven.runtime.rehearsal import Rehearsal
 from stepseven.testing import TestLayer
+from stepseven.transitions.state import load
 from tests.runs.worldly import layers, the_question
 
 LONG = timedelta(days=2)
@@ -247,15 +251,16 @@ async def test_the_same_value_again_is_no_drift(world):
         assert the_question(await layer.resume("r1")).kind == "ask"
 
 
-async def test_short_waits_never_ask(world):
-    """What waited for less than ten minutes goes on with what it knows."""
+async def test_a_short_wait_asks_only_who_is_told_to_resume(world):
+    """What waited for less than ten minutes goes on with what it knows; a resume looks first, however short it was."""
     flow = mailing(world)
     async with layers() as layer:
         layer.client("acme").set("contact", "ann@acme.example", source="crm")
         await layer.run(flow(), client="acme", run_id="r1")
         layer.clock.advance(timedelta(minutes=9))
         layer.client("acme").set("contact", "ben@acme.example", source="crm")
-        assert the_question(await layer.resume("r1")).kind == "ask"
+        assert the_question(await layer.run(flow(), client="acme", run_id="r1")).kind == "ask"
+        assert [q.kind for q in (await layer.resume("r1")).questions] == ["ask", "drift"]
 
 
 async def test_a_takeover_never_asks(world):
@@ -374,3 +379,75 @@ def test_a_mistyped_on_drift_is_refused():
 
         @workflow(name="bad", on_drift="maybe")  # type: ignore[call-overload]
         async def bad(run: Run) -> None: ...
+
+
+# -- looking, and rehearsing ----------------------------------------------------------------------------------------------
+
+
+def worded(world: World) -> Any:
+    """The workflow's own code makes something of the fact before it passes it on."""
+
+    @step(name="draft_letter")
+    async def draft_letter(to: str) -> str:
+        world.ran.append(("draft_letter", to))
+        return f"Dear {to}"
+
+    @workflow(name="worded")
+    async def body(run: Run) -> Any:
+        letter = await draft_letter(f"Mr {run.client.get('contact')}")
+        return await run.approve("May it go out?", about=letter)
+
+    return body
+
+
+async def test_what_depends_is_found_by_letting_the_code_meet_what_is_so_now(world):
+    """Also where the run's code has made another value of the fact before it passed it on."""
+    flow = worded(world)
+    async with layers() as layer:
+        await waiting(layer, flow)
+        layer.client("acme").set("contact", "ben@acme.example", source="crm")
+        question = await asked(layer)
+        assert "Built on it: “draft letter” and the approval of “May it go out?”." in question.text
+        assert world.count("draft_letter") == 1
+
+
+async def test_looking_changes_nothing(world):
+    """``look`` and a refresh in memory leave the store as it is."""
+    flow = worded(world)
+    async with layers() as layer:
+        await waiting(layer, flow)
+        layer.client("acme").set("contact", "ben@acme.example", source="crm")
+        before, loaded = (layer.store.read_now(lambda tx: load(tx, 1)) for _ in range(2))
+        assert before is not None
+        assert loaded is not None
+        rehearsal = Rehearsal(layer.services, flow, loaded)
+        (one,) = await drifting.look(rehearsal)
+        assert (one.key, one.read) == ("contact", True)
+        assert drifting.undecided(rehearsal, (one,))
+        drifting.refresh_in_memory(rehearsal, (one,))
+        assert json.loads(rehearsal.records["", "client.get", "contact"].result or "")["value"] == "ben@acme.example"
+        after = layer.store.read_now(lambda tx: load(tx, 1))
+        assert after is not None
+        assert [r.result for r in after.records.values()] == [r.result for r in before.records.values()]
+
+
+async def test_an_answer_given_after_a_keep_counts_after_another_keep(world):
+    """To have kept something else since is nothing that the answer was given on."""
+
+    @workflow(name="kept_twice")
+    async def flow(run: Run) -> list[str]:
+        run.client.get("contact")
+        return [await run.ask(text) for text in ("one?", "two?", "three?")]
+
+    async with layers() as layer:
+        await waiting(layer, flow)
+        for n, contact in enumerate(("ben", "eve")):
+            layer.clock.advance(LONG)
+            layer.client("acme").set("contact", f"{contact}@acme.example", source="crm")
+            question = await asked(layer)
+            await layer.answer(question.id, "keep", by="ann")
+            outcome = await layer.resume("r1")
+            assert [q.text for q in outcome.questions] == [["one?", "two?"][n]]
+            await layer.answer(the_question(outcome).id, "yes", by="ann")
+        outcome = await layer.resume("r1")
+        assert [q.text for q in outcome.questions] == ["three?"]

@@ -149,7 +149,7 @@ async def test_a_task_cancelled_before_its_first_step_leaves_no_warning(tmp_path
 
 def counting() -> Place:
     """A place in a run that takes every task as its own."""
-    return Place(types.SimpleNamespace(tick=0, adopt=lambda _: None), "")  # type: ignore[arg-type]
+    return Place(types.SimpleNamespace(tick=0, adopt=lambda _: None, refreshed={}), "")  # type: ignore[arg-type]
 
 
 async def test_what_is_no_coroutine_is_refused_as_asyncio_does() -> None:

@@ -242,14 +242,14 @@ async def test_what_its_own_child_runs_did_is_no_change(layer: Any) -> None:
         await stage()
         return str(await run.ask("Which depth?", remember="depth"))
 
-    @workflow(name="previous.child")
+    @workflow(name="previous.child", on_drift="keep")
     async def child(run: Run) -> str:
         run.client.set("seats", 40)
         await run.ask("Which colour?", remember="colour")
         run.client.get("vat")
         return await run.start(grandchild())
 
-    @workflow(name="previous.renewal")
+    @workflow(name="previous.renewal", on_drift="keep")
     async def parent(run: Run, quarter: str) -> str:
         run.client.get("vat")
         return await run.start(child())

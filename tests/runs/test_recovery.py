@@ -1,4 +1,7 @@
-"""What is chosen when a run is resumed: checked first, written down, obeyed once."""
+"""What is chosen when a run is resumed: checked first, written down, obeyed once.
+
+Longer than other files: the claims about one thing, in sections that share what stands above them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import pytest
 
 from stepseven import Fixable, InvalidChoice, Retryable, Run, SecretFound, StepFailed, attempt, step, testing, workflow
 from stepseven.testing import Clock, TestLayer
+from tests.runs.tools import module
 from tests.runs.worldly import the_question, until
 from tests.servers import databases
 
@@ -128,7 +132,11 @@ async def test_an_approach_is_tried_and_answers_the_open_question():
         (question,) = [q for q in await layer.questions(status="answered") if q.id == first.id]
     assert world.ran == ["tickets", "billing:as written", "billing:contract amount", "post:48003"]
     assert (question.answer, question.answered_by) == ("approach:contract amount", "ann")
-    assert row["chosen"] == {"approach": {"billing": "contract amount"}, "as_of_seq": 1, "tried": [["", "billing", *row["chosen"]["tried"][0][2:]]]}
+    assert row["chosen"] == {
+        "approach": {"billing": "contract amount"},
+        "as_of_seq": 1,
+        "tried": [["", "billing", *row["chosen"]["tried"][0][2:]]],
+    }
     assert row["by"] == "ann"
     assert row["result"] == {
         "ran": {"billing": 1, "post": 1}, "reused": 1, "asked": 0, "usd": 0.0, "seconds": row["result"]["seconds"], "saved": {},
@@ -268,7 +276,7 @@ class Price(TypedDict):
 
 
 @pytest.mark.parametrize(
-    ("kind", "good", "value", "wrong"),
+    "kind, good, value, wrong",
     [
         (Contact, {"name": "ann", "since": "2026-03-14"}, Contact("ann", date(2026, 3, 14)), {"name": "ann"}),
         (Contact, Contact("ben", date(2026, 1, 2)), Contact("ben", date(2026, 1, 2)), "ben"),
@@ -382,7 +390,7 @@ async def test_skip_of_an_irreversible_step_that_waits_for_approval_proposes_not
 
 
 @pytest.mark.parametrize("other", [True, False])
-async def test_rerun_makes_a_result_anew_and_what_depends_on_a_difference(other: bool):  # noqa: FBT001
+async def test_rerun_makes_a_result_anew_and_what_depends_on_a_difference(other: bool):
     """``rerun`` runs that read once more; later steps run again only if they get another argument."""
     world = World()
     async with testing.layer() as layer:
@@ -640,16 +648,56 @@ async def test_items_that_failed_for_good_are_tried_anew():
     assert sorted(ran) == [1, 2, 3]
 
 
+# -- renamed ---------------------------------------------------------------------------------------------------------------
+
+BEFORE = """
+from stepseven import Fixable, Run, step, workflow
+
+ran = []
+
+@step
+async def pull() -> int:
+    ran.append("pull")
+    return 1
+
+@step
+async def bill(n: int) -> int:
+    raise Fixable("403")
+
+@workflow
+async def renamed_choice(run: Run) -> int:
+    return await bill(await pull())
+"""
+AFTER = BEFORE.replace("@step\nasync def pull", "@step(renamed_from='pull')\nasync def fetch").replace(
+    "await pull()", "await fetch()"
+)
+AFTER = AFTER.replace('"pull"', '"fetch"').replace("@step\nasync def bill", "@step(renamed_from='bill')\nasync def charge")
+AFTER = AFTER.replace("await bill(", "await charge(")
+
+
+@pytest.mark.parametrize("names", [("fetch", "charge"), ("pull", "bill")])
+async def test_a_renamed_step_is_chosen_about_under_either_name(names: tuple[str, str]):
+    """A step that got another name while the run waited: the new name and the one on record mean the same step."""
+    async with testing.layer() as layer:
+        old = module("renamed_choice_mod", BEFORE)
+        await layer.run(old.renamed_choice(), client="acme", run_id="r1")
+        new = module("renamed_choice_mod", AFTER)
+        again, given = names
+        outcome = await layer.resume("r1", rerun=[again], skip={given: 7})
+        assert outcome.value == 7
+        assert new.ran == ["fetch"]
+
+
 # -- refused --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("chosen", "why"),
+    "chosen, why",
     [
         ({"approach": {"nothing": "x"}}, r"it has no step 'nothing': on record are tickets, billing, and its code calls post"),
         ({"skip": {"nothing": 1}}, "it has no step 'nothing'"),
         ({"rerun": ["nothing"]}, "it has no step 'nothing'"),
-        ({"approach": {"billing": "magic"}}, "billing has no approach 'magic': it has contract amount, old system, and 'as written'"),
+        ({"approach": {"billing": "magic"}}, "no approach 'magic': it has contract amount, old system, and 'as written'"),
         ({"approach": {"billing": ""}}, "give the label"),
         ({"approach": {"tickets": "as written"}}, "tickets has its result: name it in rerun, too"),
         ({"skip": {"tickets": 1}}, "tickets has its result: name it in rerun, too"),

@@ -19,6 +19,7 @@ import pytest
 from stepseven import Layer, Outcome, Reference, Run, attempt, step, testing, workflow
 from stepseven.runtime import references, verifying
 from stepseven.testing import TestLayer
+from stepseven.transitions.state import Record
 from tests.runs import tools
 from tests.runs.deaths import every_death, living
 from tests.runs.worldly import kinds, the_question
@@ -829,3 +830,43 @@ async def test_a_fork_goes_on_with_what_was_set_aside(layer: TestLayer) -> None:
     await layer.answer(next(q for q in outcome.questions if q.kind == "failure").id, "again", by="ann")
     assert kinds(await layer.run(flow(), client="acme", run_id=forked.run_id)) == ["ask"]
     assert Here.ran["may"] == 4
+
+
+async def test_an_answer_counts_however_often_the_same_was_made_again_before_it(layer: TestLayer) -> None:
+    """A step whose ``.verify`` says no at every recovery runs each time; while it gives the same, nobody is asked again."""
+
+    @step(name="verify_never")
+    async def never(n: int) -> int:
+        Here.ran["never"] += 1
+        return n
+
+    @never.verify
+    async def no(result: int) -> bool:
+        return False
+
+    @workflow(name="verify_thrice")
+    async def flow(run: Run) -> list[str]:
+        await never(1)
+        return [await run.ask(text) for text in ("one?", "two?", "three?")]
+
+    await layer.run(flow(), client="acme", run_id="r")
+    for _ in range(3):
+        outcome = await finish_one(layer)
+    assert (outcome.status, outcome.value) == ("done", ["yes", "yes", "yes"])
+    assert Here.ran["never"] == 4
+
+
+async def finish_one(layer: TestLayer) -> Outcome[Any]:
+    """Answer one question, resume."""
+    await layer.answer_next("yes")
+    return await layer.resume("r")
+
+
+def test_what_is_written_down_of_a_record_that_was_set_aside_stays_as_it_is() -> None:
+    """Its names stand in databases for ever; what a later version adds is passed over."""
+    names = {"branch", "name", "key", "generation", "seq", "why", "within", "tries", "run_no"}
+    assert (verifying.ASIDE, set(verifying.Aside.__slots__)) == ("run.aside", names)
+    told = {"branch": "", "name": "a", "key": "k", "generation": 1, "seq": 3, "why": "gone", "later": 7}
+    made = Record(id=9, branch="", name="run.aside", key="x", generation=1, state="done", result=json.dumps(told))
+    (aside,) = verifying.asides({("", "run.aside", "x"): made}).values()
+    assert (aside.name, aside.seq, aside.within, aside.tries) == ("a", 3, None, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import pytest
 
@@ -27,6 +27,7 @@ __all__ = [
     "until_crash", "url",
 ]  # fmt: skip
 T = TypeVar("T")
+_MADE: WeakSet[ModuleType] = WeakSet()
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,8 +48,13 @@ def only_these(monkeypatch: pytest.MonkeyPatch, *workflows: Workflow[Any, Any]) 
 
 
 def module(name: str, source: str) -> ModuleType:
-    """A module of the given text, as an edited file would be after a restart."""
+    """A module of the given text, as an edited file would be after a restart: what an earlier one defined is not there any more."""
     made = ModuleType(name)
+    for earlier in list(_MADE):
+        for value in vars(earlier).values():
+            if isinstance(value, Workflow):
+                procedure._namesakes[value.name].pop(value.fn.__module__, None)
+    _MADE.add(made)
     sys.modules[name] = made
     exec(compile(textwrap.dedent(source), f"{name}.py", "exec"), made.__dict__)
     return made

@@ -1,5 +1,7 @@
 """What comes after where suspended code stands, read from its frames and its source."""
 
+# ruff: noqa: E501 - a case is a line: its body, and what is read
+
 from __future__ import annotations
 
 import asyncio
@@ -94,7 +96,7 @@ CASES: dict[str, tuple[str, str]] = {
     "behind a decorator": ("@traced\nasync def k():\n    await here()\n    await push('a')\nawait k()\nawait pull()", "push pull"),
     "recursion": ("async def k(n):\n    await here()\n    await pull()\n    if n: await k(n - 1)\nawait k(2)", "pull pull*"),
     "the end": ("await pull()\nawait here()", ""),
-    "what is unknown then": ("exec('def u(): ...')\nf = locals()['u']\nawait here()\nawait f()", "unknown"),
+    "what is unknown then": ("ns = {}\nexec('async def u(): ...', ns)\nf = ns['u']\nawait here()\nawait f()", "unknown"),
 }  # fmt: skip
 
 
@@ -114,6 +116,7 @@ NESTED = ("if", "for", "while", "try", "def", "match", "with", "group")
 
 
 def indented(lines: Sequence[str]) -> list[str]:
+    """Lines of a block inside another."""
     return ["    " + line for line in lines]
 
 
@@ -130,7 +133,9 @@ def blocks(draw: Callable[..., Any], depth: int = 2, loop: bool = False, fn: boo
     lines: list[str] = []
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3)):
         a, b = draw(calls), draw(calls)
-        inside = blocks(depth - 1, (loop and kind != "def") or kind in ("for", "while", "group"), fn and kind not in ("group", "def"))
+        inside = blocks(
+            depth - 1, (loop and kind != "def") or kind in ("for", "while", "group"), fn and kind not in ("group", "def")
+        )
         sub = draw(inside) if kind in NESTED else []
         more = draw(inside) if kind in ("if", "try", "match") else []
         lines += {
@@ -148,7 +153,15 @@ def blocks(draw: Callable[..., Any], depth: int = 2, loop: bool = False, fn: boo
             "if": ["if coin():", *indented(sub), "else:", *indented(more)],
             "for": ["for i in range(2):", *indented(sub)],
             "while": ["n = 0", "while n < 2:", "    n += 1", *indented(sub), "else:", *indented(["pass"])],
-            "try": ["try:", *indented(sub), "    if coin(): raise Oops", "except Oops:", *indented(more), "finally:", f"    await {a}()"],
+            "try": [
+                "try:",
+                *indented(sub),
+                "    if coin(): raise Oops",
+                "except Oops:",
+                *indented(more),
+                "finally:",
+                f"    await {a}()",
+            ],
             "def": ["async def k():", "    f = apply", f"    f = {a}", *indented(sub), f"    return {b}", "f = await k()"],
             "match": ["match coin():", "    case True:", *indented(indented(sub)), "    case other:", *indented(indented(more))],
             "with": [f"async with session({a}):", *indented(sub)],

@@ -1,5 +1,7 @@
 """What is left of a workflow, read from its source alone."""
 
+# ruff: noqa: E501 - a case is a line: its body, and what is read
+
 from __future__ import annotations
 
 import linecache
@@ -38,7 +40,7 @@ def module(text: str, name: str | None = None, **given: Any) -> dict[str, Any]:
     file, source = f"/nowhere/m{n}.py", textwrap.dedent(HEAD) + textwrap.dedent(text)
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": name or f"m{n}", **given}
-    exec(compile(source, file, "exec"), names)  # noqa: S102 - a test's own text
+    exec(compile(source, file, "exec"), names)
     return names
 
 
@@ -286,3 +288,49 @@ def test_what_a_body_may_call_is_read_in_order(name: str) -> None:
     """Steps and the handle's calls are listed in order, many and maybe marked; what cannot be seen is unknown."""
     text, expected = CASES[name]
     assert " ".join(told(of(body(text)))) == expected
+
+
+def test_what_is_declared_of_a_step_is_told() -> None:
+    """Effect, cost and tries of each call stand with it; the file and line, too; of an ask what it says."""
+    pushed, mailed, asked = of(body("await push('a')\nawait mail('b')\nawait run.ask(f'Is {x} right?')"))
+    assert (pushed.effect, pushed.cost_usd, pushed.cost_seconds, pushed.tries) == ("write", 0.5, 2, 3)
+    assert (mailed.effect, mailed.cost_usd, mailed.tries) == ("irreversible", None, 2)
+    assert (asked.text, asked.effect) == ("Is {x} right?", None)
+    assert pushed.where.partition(":")[0] == mailed.where.partition(":")[0] != ""
+    assert int(pushed.where.partition(":")[2]) + 1 == int(mailed.where.partition(":")[2])
+
+
+def test_what_comes_before_the_body_comes_first() -> None:
+    """The client's record is read first, and required facts may have to be asked for."""
+    text = f"{HELPERS}\n@workflow(client_record=pull, requires='owner')\nasync def wf(run):\n    await draft()\n"
+    assert told(of(text)) == ["pull", "run.ask?", "draft"]
+
+
+def test_a_child_is_named() -> None:
+    """Another workflow that is started is told by its name; what that calls is its own run's."""
+    (started,) = of(body("await run.start(child(q=1))"))
+    assert started.text == "child"
+
+
+def test_source_that_is_not_what_runs_is_not_read() -> None:
+    """A file that changed since it was loaded says nothing: what the code calls is unknown."""
+    names = module("async def wf(run, x):\n    await pull()\n")
+    file = names["wf"].__code__.co_filename
+    lines = linecache.cache[file][2]  # type: ignore[misc]
+    other = [line.replace("await pull()", "await draft()") for line in lines]
+    linecache.cache[file] = (1, None, other, file)
+    assert told(ahead.whole(Workflow(names["wf"], WorkflowOptions(name="wf")))) == ["unknown"]
+
+
+def test_names_are_told_once() -> None:
+    """Steps in order, once each, and what is unknown once; the handle's own calls are none."""
+    comings = of(body("await run.ask('a')\nawait pull()\nawait x\nawait draft()\nx()\nawait pull()"))
+    assert ahead.names(comings) == ["pull", "unknown", "draft"]
+
+
+def test_code_without_an_end_is_read_in_time() -> None:
+    """What branches without an end is given up as unknown, and never left out."""
+    lines = ["async def f0(g): await g()"] + [
+        f"async def f{n}(g):\n    await f{n - 1}(g)\n    await f{n - 1}(lambda: f{n - 1}(g))" for n in range(1, 24)
+    ]
+    assert "unknown" in told(of("\n".join(lines) + "\nasync def wf(run, x=None):\n    await f23(pull)\n"))

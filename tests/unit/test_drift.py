@@ -183,7 +183,9 @@ def test_a_question_is_short_whatever_moved():
     many = [fact(f"fact.number_{i}", depends=(f"step_{i}",), old="x" * 500, new="y" * 500) for i in range(40)]
     draft = _drift_text.question(SITUATION, many, notes=["Also changed: nothing. " * 30])
     assert count_words(draft.text) <= MAX_WORDS
-    assert draft.text.startswith("Acme's fact number 0, fact number 1, fact number 2 and 37 more changed while the renewal waited.")
+    assert draft.text.startswith(
+        "Acme's fact number 0, fact number 1, fact number 2 and 37 more changed while the renewal waited."
+    )
     assert len(draft.context["drift"]) == 40
     assert "And 36 more." in draft.text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from stepseven.cli._common import Setting, Usage, clean, inputs_of, json_or_text, out, pairs_of, width
+from stepseven.cli._common import Setting, Usage, clean, inputs_of, json_or_text, login, out, pairs_of, width
 from stepseven.decide._plan_text import text
 from stepseven.layer import Layer
 from stepseven.runtime import choosing
@@ -38,7 +38,7 @@ async def agreed(setting: Setting, layer: Layer, run_id: str, chosen: dict[str, 
         return True
     from stepseven.runtime import planning  # read from disk when it is needed: most processes never plan
 
-    wanted = choosing.wanted(run_id, by=None, **chosen)
+    wanted = choosing.wanted(run_id, by=login(), **chosen)
     checked = await layer.store.read(lambda tx: choosing.foreseen(tx, wanted, runs.known(tx, run_id)))
     plan = await planning.plan(layer.services, run_id, checked)
     told = text(plan, width=width()).rsplit("\n", 1)[0]  # without its last line, which names the command that does it

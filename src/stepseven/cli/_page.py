@@ -15,6 +15,7 @@ from stepseven.cli._common import clean, command
 from stepseven.cli._read import RunView
 from stepseven.cli._words import age, clock, headline, mark, short_json, standing
 from stepseven.decide import _phrases as say
+from stepseven.decide.plan import UNKNOWN
 from stepseven.model import EffectState
 from stepseven.store.base import Row
 from stepseven.transitions.questions import REFUSED
@@ -121,7 +122,7 @@ def page(found: RunView, *, columns: int, most: int, also: tuple[str, ...]) -> I
     if len(all_groups) > len(shown):
         yield Text(f"    … {len(all_groups) - len(shown)} more steps")
     for name in _coming(found, {g.name for g in all_groups}):
-        yield Text.assemble("  ", mark("next"), f" {clean(name)}")
+        yield Text.assemble("  ", mark("next"), f" {clean(say.coming(name) if name == UNKNOWN else name)}")
     yield from _children(found, columns, most)
     if not all_groups and not found.children:
         yield Text("  no step is on record yet")

@@ -96,9 +96,13 @@ async def resume(  # noqa: PLR0917 - typer names them all
     rerun: Annotated[
         list[str] | None, typer.Option("--rerun", metavar="STEP", help="A read step whose result is made anew. Repeatable.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="What moved meanwhile: go on with what the run knows.")] = False,
-    refresh: Annotated[bool, typer.Option("--refresh", help="What moved meanwhile: go on with what is so now.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not show the plan first, and do not ask.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", metavar="", help="What moved meanwhile: go on with what the run knows.")
+    ] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", metavar="", help="What moved meanwhile: go on with what is so now.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not show the plan first, and do not ask.")] = False,
 ) -> int:
     """Go on with a run: what is recorded is reused, the rest is run. Of an ended run: its outcome."""
     chosen = choices_of(approach, skip, rerun, keep=keep, refresh=refresh)

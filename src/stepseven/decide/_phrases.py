@@ -128,6 +128,11 @@ def humanise(name: str) -> str:
     return clip(line, words=8, chars=60) or "this step"
 
 
+def coming(name: str) -> str:
+    """A step that comes, as it is told; ``unknown``: the source does not show what is called there."""
+    return "something the code does not show" if name == "unknown" else humanise(name)
+
+
 def who(client: str) -> str:
     """The client as a name: a plain lower-case id gets its capital, any other stays as it was given."""
     line = clip(client, words=5, chars=40) or "this client"

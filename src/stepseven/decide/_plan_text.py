@@ -194,6 +194,12 @@ def _money(step: PlannedStep) -> str:
     return _about_money(step.usd)
 
 
+def _path_money(path: Path) -> str:
+    """What a way costs; what is known of it, where some of it is not."""
+    known = sum(step.usd or 0 for step in path.steps if step.do is not Do.REUSE)
+    return f"{_about_money(known)} + ?" if path.usd is None and known else _about_money(path.usd)
+
+
 def _about_money(usd: float | None) -> str:
     return "$?" if usd is None else say.money(usd) if usd == 0 else f"~{say.money(usd)}"
 
@@ -268,7 +274,7 @@ def _paths(plan: Plan, width: int) -> Iterator[str]:
         asks = _questions(path)
         most = "no upper bound" if path.usd_at_most is None else f"at most {say.money(path.usd_at_most)}"
         mark = "  ← cheapest" if path.cheapest and len(plan.paths) > 1 else ""
-        usd, time = _about_money(path.usd), _about_time(path.seconds)
+        usd, time = _path_money(path), _about_time(path.seconds)
         line, end = f"  {path.name:<{wide}}  {asks:<14} {usd:>{_MONEY}}  {time:<8}", f"{most}{mark}"
         if len(line) + 1 + len(end) <= width:
             yield f"{line} {end}"

@@ -123,7 +123,7 @@ def failed_row(reason: str, *, item: str | None = None, outcome: str = "failed",
 def known(s: Situation, *, without: str | None = None) -> list[str]:
     """What is done and what comes next, as two sentences. *without*: a step the headline tells about."""
     did = [say.did(d.step, d.summary, d.count, d.of) for d in s.done if d.step != without]
-    coming = [say.humanise(n) for n in s.next_steps]
+    coming = [say.coming(n) for n in s.next_steps]
     so_far = f"So far I {say.listing(did, more='more steps')}." if did else "" if s.done else "No step is finished yet."
     return [so_far, f"Next: {say.in_order(coming)}." if coming else ""]
 

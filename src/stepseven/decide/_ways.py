@@ -124,7 +124,9 @@ def _lines(observed: Observed) -> list[_Line]:
         body = made["broke",] = _Line(step="run.body", do=Do.ASK, why=why, price_of="run.body", new=False, free=True)
         body.count(maybe=False, asks=True)
     for c in observed.coming:
-        _come(made, c, stale=c.name in observed.stale)
+        line = _come(made, c, stale=c.name in observed.stale)
+        if line is not None and c.name in observed.receipts:  # the same thing as before, or a second one?
+            line.questions_maybe += 1
     return list(made.values())
 
 
@@ -149,14 +151,14 @@ def _is_no_step(name: str) -> bool:
     return (name.startswith("run.") and name != CHILD) or name in (RUN, "limit")
 
 
-def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> None:
+def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> _Line | None:
     """Add a call that the source has. *stale*: of this step something is on record that was not asked for yet."""
     if c.name == UNKNOWN:
         dark = _Line(step=UNKNOWN, do=Do.RUN, why=c.where, price_of=UNKNOWN, many=True, free=True, maybe=1)
         made.setdefault((UNKNOWN, c.where), dark)
-        return
+        return None
     if c.name.startswith(("run.", "client.")) and c.name not in _ASKS | _WAITS | {CHILD}:
-        return  # a map's count, a pinned text: nothing that costs or asks
+        return None  # a map's count, a pinned text: nothing that costs or asks
     approved = c.effect == "irreversible"
     asks = approved or c.name in _ASKS
     why = IF_ELSE if stale else _APPROVED if approved else ""
@@ -174,6 +176,7 @@ def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> N
     line.many = line.many or c.many
     if c.many and asks and not c.maybe and not stale:  # once at least, as far as anybody knows
         line.questions, line.questions_maybe = 1, line.questions_maybe - 1
+    return line
 
 
 # -- how often --------------------------------------------------------------------------------------------------------

@@ -196,17 +196,16 @@ def _pairs(gone: Sequence[Kept], fresh: Sequence[Known], other: frozenset[tuple[
     for old in unlike:  # a read under quite another name is taken for the same only where there is no choice
         found[old.name] = [k for k in found[old.name] if _ratio(old.name, k.name) >= ALIKE]
     ranked = sorted((-_likeness(old, k), old.name, k.name) for old in gone for k in found[old.name])
-    best: dict[str, str | None] = {}
+    best: dict[str, str] = {}
     for _, name, to in ranked:
         if name not in best and to not in best.values():
             best[name] = to
-    costs = {k.name: k.usd for k in fresh}
-    return tuple(
-        Pair(old=old, to=(to := best.get(old.name)), others=tuple(k.name for k in found[old.name] if k.name != to),
-             usd=costs.get(to or ""))
-        for old in gone
-        if found[old.name]
-    )  # fmt: skip
+    return tuple(_pair(old, best.get(old.name), found[old.name]) for old in gone if found[old.name])
+
+
+def _pair(old: Kept, to: str | None, could: Sequence[Known]) -> Pair:
+    usd = next((k.usd for k in could if k.name == to), None)
+    return Pair(old=old, to=to, others=tuple(k.name for k in could if k.name != to), usd=usd)
 
 
 def _could_be(old: Kept, new: Known, *, changed: bool) -> bool:

@@ -1,5 +1,7 @@
 """Statements of a workflow's source: which are yet to come, which only perhaps, which again and again."""
 
+# ruff: noqa: N802 - methods are named after the nodes they read, as those of ast.NodeVisitor
+
 from __future__ import annotations
 
 import ast
@@ -14,9 +16,25 @@ from typing import Any
 from stepseven.runtime import _tables as tables
 from stepseven.runtime._calls import Args
 from stepseven.runtime._expressions import Expressions, truth
+from stepseven.runtime._names import joined, merged, round_joined, scopes_of
 from stepseven.runtime._source import Piece, begun, indexed, piece_of, standing
 from stepseven.runtime._values import (
-    FOREIGN, OPAQUE, Declared, Def, Group, Instance, Is, Lazy, Scope, Value, attribute, constant, foreign, join, key, lift, ours,
+    FOREIGN,
+    OPAQUE,
+    Bound,
+    Declared,
+    Def,
+    Group,
+    Instance,
+    Is,
+    Lazy,
+    Scope,
+    Value,
+    attribute,
+    foreign,
+    join,
+    lift,
+    ours,
     plain_key,
 )  # fmt: skip
 
@@ -38,7 +56,7 @@ class Reader(Expressions):
 
     def walk(self, d: Def, names: dict[str, Value]) -> Value:
         """Read a function's body; what it returns, or yields."""
-        node, given = d.node, tuple((n, plain_key(v)) for n, v in names.items())
+        node, given = d.node, self._given(names)
         around = self.inside_of.setdefault(node, [])
         if given in around:
             self.recursive.add((node, given))
@@ -64,6 +82,11 @@ class Reader(Expressions):
                 self.recursive.discard((node, given))
                 self.out[start:] = merged([replace(c, many=True) for c in self.out[start:]])
             self.scope, self.file, self.returns, self.yields, self.target, self.path = before
+
+    def _given(self, names: dict[str, Value]) -> Any:
+        """What tells a function that calls itself from one that calls itself with something else."""
+        attributes = tuple((at, plain_key(v)) for at, v in self.overlay.items())
+        return tuple((n, plain_key(v)) for n, v in names.items()), attributes
 
     def after_yield(self, lazy: Lazy) -> None:
         """Read on after the first ``yield`` of a generator."""
@@ -95,10 +118,17 @@ class Reader(Expressions):
         if target is None:
             self.unknown(node)
             return OPAQUE
-        return self._from(piece, scope, target, exact=exact)
+        return self._from(piece, scope, self._manager(piece, target), exact=exact)
+
+    def _manager(self, piece: Piece, target: ast.AST) -> ast.AST:
+        """The ``async with`` that is entered or left: since Python 3.13 that is said to be at its expression."""
+        item = piece.parents.get(target)
+        statement = piece.parents.get(item) if isinstance(item, ast.withitem) else None
+        entering = statement is not None and (self.leaving or not isinstance(target, ast.Await))
+        return statement if isinstance(statement, ast.AsyncWith) and entering else target
 
     def _from(self, piece: Piece, scope: Scope, target: ast.AST | None, *, exact: bool) -> Value:
-        """Read a function from a node on: after it where the frame waits *exact*\\ ly in it, else with it."""
+        """Read a function from a node on: after it where the frame waits *exactly* in it, else with it."""
         node = piece.node
         before = (self.scope, self.file, self.returns, self.yields, self.target, self.path, self.muted)
         self.scope, self.file, self.returns, self.yields = scope, piece.file, [], []
@@ -167,7 +197,7 @@ class Reader(Expressions):
                 left |= how
                 if how & (FALLS | BREAKS | CONTINUES):
                     ends.append(self.scope.names)
-        self.scope.names = _joined(ends) if ends else start
+        self.scope.names = joined(ends) if ends else start
         return left
 
     def _If(self, s: ast.If) -> int:
@@ -252,7 +282,7 @@ class Reader(Expressions):
                 for n in range(_ROUNDS):
                     before = dict(self.scope.names)
                     left |= once()
-                    self.scope.names, changed = _round_joined(before, self.scope.names, give_up=n == _ROUNDS - 2)
+                    self.scope.names, changed = round_joined(before, self.scope.names, give_up=n == _ROUNDS - 2)
                     if not changed:
                         break
         self.out[start:] = merged(self.out[start:])
@@ -365,7 +395,7 @@ class Reader(Expressions):
         method = attribute(cls, name)
         if not isinstance(method, types.FunctionType) or self._foreign(method):
             return None
-        return self.attr(Is(method), "__get__", ast.Pass(lineno=0)) if value is FOREIGN else _bound(method, value)
+        return Bound(Is(method), (value,))
 
     # -- names ----------------------------------------------------------------------------------------------------------
 
@@ -401,7 +431,9 @@ class Reader(Expressions):
 
     def _ImportFrom(self, s: ast.ImportFrom) -> int:
         package = str(self.scope.module.get("__package__") or "").split(".")
-        base = ".".join([*package[: len(package) - s.level + 1], *([s.module] if s.module else [])]) if s.level else s.module or ""
+        base = (
+            ".".join([*package[: len(package) - s.level + 1], *([s.module] if s.module else [])]) if s.level else s.module or ""
+        )
         module = sys.modules.get(base)
         for alias in s.names:
             found = None if module is None else vars(module).get(alias.name, sys.modules.get(f"{base}.{alias.name}"))
@@ -426,8 +458,8 @@ class Reader(Expressions):
         called = decorator if isinstance(decorator, ast.Call) else None
         what = self._quietly(called.func if called is not None else decorator)
         if isinstance(what, Is) and getattr(what.obj, "__module__", "") == "stepseven.step":
-            given = {k.arg: constant(k.value) for k in called.keywords if k.arg} if called is not None else {}
-            first = constant(called.args[0]) if called is not None and called.args else None
+            given = {k.arg: tables.constant(k.value) for k in called.keywords if k.arg} if called is not None else {}
+            first = tables.constant(called.args[0]) if called is not None and called.args else None
             return Declared(given.get("name") or first or s.name, given.get("effect") if given.get("effect") != "read" else None)
         value = self.ev(decorator)
         if not isinstance(value, Is | Def) or (isinstance(value, Is) and _of_library(value.obj)):
@@ -455,67 +487,6 @@ class Reader(Expressions):
         return FALLS
 
 
-# -- names over branches and rounds -----------------------------------------------------------------------------------------
-
-
-def _bound(method: Any, value: Value) -> Value:
-    from stepseven.runtime._values import Bound
-
-    return Bound(Is(method), (value,))
-
-
-def _joined(ends: Sequence[dict[str, Value]]) -> dict[str, Value]:
-    """The names after one of several ways."""
-    if len(ends) == 1:
-        return ends[0]
-    names = {name: None for end in ends for name in end}
-    return {name: join([end[name] for end in ends if name in end]) for name in names}
-
-
-def _round_joined(before: dict[str, Value], after: dict[str, Value], *, give_up: bool) -> tuple[dict[str, Value], bool]:
-    """The names before a loop's next round, and whether they stand for more than before the last one."""
-    joined, changed = dict(after), False
-    for name, value in before.items():
-        now = after.get(name, value)
-        if now is value:
-            continue
-        joined[name] = join([value, now])
-        if key(joined[name]) != key(value):
-            changed = True
-            if give_up:
-                joined[name] = OPAQUE
-    return joined, changed
-
-
-def merged(comings: Sequence[Any]) -> list[Any]:
-    """One entry for each name and place: what comes to one place several times comes *many* times."""
-    found: dict[tuple[str, str], Any] = {}
-    for one in comings:
-        at = (one.name, one.where)
-        other = found.get(at)
-        found[at] = one if other is None else replace(other, many=True, maybe=other.maybe and one.maybe)
-    return list(found.values())
-
-
-@functools.lru_cache(maxsize=4096)
-def _scopes_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
-    elsewhere: set[str] = set()
-    changing: set[str] = set()
-    for inner in tables.own(node):
-        if isinstance(inner, ast.Global | ast.Nonlocal):
-            elsewhere.update(inner.names)
-        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-            for deeper in ast.walk(inner):
-                if isinstance(deeper, ast.Nonlocal):
-                    changing.update(deeper.names)
-    return frozenset(elsewhere), frozenset(changing)
-
-
-def scopes_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that a function assigns elsewhere, and those of its own that functions inside it assign."""
-    return _scopes_of(node)
-
-
 @functools.lru_cache(maxsize=512)
 def _is_foreign_package(top: str) -> bool:
     if top in sys.stdlib_module_names:
@@ -533,4 +504,3 @@ def _of_library(obj: Any) -> bool:
 
 def _readable(obj: Any) -> bool:
     return isinstance(obj, list | tuple | dict | set | types.AsyncGeneratorType | types.GeneratorType)
-

@@ -10,30 +10,51 @@ import asyncio
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from stepseven.decide.plan import UNKNOWN, Coming
+from stepseven.decide.plan import Coming
 from stepseven.model import EffectKind
 from stepseven.runtime import _tables as tables
+from stepseven.runtime._notes import Notes, TooMuch
 from stepseven.runtime._source import Piece, piece_of
 from stepseven.runtime._values import (
-    FOREIGN, HANDLE, MEMBER, MISSING, MOST, OPAQUE, Asks, Bound, Child, Declared, Def, Group, Instance, Is, Lazy, Pending, Scope,
-    Some, Super, Value, attribute, fields_of, foreign, foreign_type, held_by, join, lift, plain_key, returned, typed, within,
+    FOREIGN,
+    HANDLE,
+    MEMBER,
+    MISSING,
+    MOST,
+    OPAQUE,
+    Asks,
+    Bound,
+    Child,
+    Declared,
+    Def,
+    Group,
+    Instance,
+    Is,
+    Lazy,
+    Pending,
+    Scope,
+    Some,
+    Value,
+    attribute,
+    fields_of,
+    foreign,
+    foreign_type,
+    held_by,
+    join,
+    lift,
+    plain_key,
+    returned,
+    typed,
+    within,
 )  # fmt: skip
 from stepseven.runtime.binding import hints_of
 from stepseven.runtime.calls import Call, Deferred
 from stepseven.runtime.declared import Step, normal
 from stepseven.runtime.procedure import Workflow, WorkflowCall
-
-BUDGET = 20_000  # nodes that one reading looks at
-
-
-class TooMuch(Exception):
-    """There is more to read than is worth it."""
 
 
 @dataclass(slots=True)
@@ -57,75 +78,12 @@ class Args:
 _inner: WeakKeyDictionary[Step[Any, Any], tuple[Coming, ...]] = WeakKeyDictionary()
 
 
-class Calls:
-    """A reading under way: what was found so far, and under which conditions the code being read runs."""
-
-    def __init__(self, home: str, *, in_step: bool = False) -> None:
-        self.home = home  # the workflow's package
-        self.in_step = in_step  # a step's own code: what it waits for is its own affair, but for steps
-        self.out: list[Coming] = []
-        self.many = self.maybe = 0
-        self.muted = False
-        self.left = BUDGET
-        self.file = ""
-        self.scope = Scope({}, None, {})
-        self.seen: set[str] = set()  # where something unknown was noted
-        self.overlay: dict[tuple[int, str], Value] = {}  # attributes of real objects that the code is going to set
-        self.handing: set[Any] = set()
-        self.loose: dict[int, Pending] = {}  # begun when awaited, and nobody has been seen to do it
-
-    # -- noting ---------------------------------------------------------------------------------------------------------
-
-    def at(self, node: ast.AST) -> str:
-        """File and line."""
-        return f"{self.file}:{getattr(node, 'lineno', 0)}"
-
-    def add(self, coming: Coming) -> None:
-        """Note a call, as often and as surely as the code around it runs."""
-        if self.muted:
-            return
-        if coming.name == UNKNOWN:
-            if self.in_step or coming.where in self.seen:
-                return
-            self.seen.add(coming.where)
-        if (self.many and not coming.many) or (self.maybe and not coming.maybe):
-            coming = replace(coming, many=coming.many or self.many > 0, maybe=coming.maybe or self.maybe > 0)
-        self.out.append(coming)
-
-    def unknown(self, node: ast.AST) -> None:
-        """Note that something is called here that cannot be seen through."""
-        self.add(Coming(name=UNKNOWN, where=self.at(node)))
-
-    @contextmanager
-    def under(self, *, many: bool = False, maybe: bool = False) -> Iterator[None]:
-        """What is noted inside happens *many* times, or *maybe*."""
-        self.many += many
-        self.maybe += maybe
-        try:
-            yield
-        finally:
-            self.many -= many
-            self.maybe -= maybe
-
-    def spend(self) -> None:
-        """One more node was looked at.
-
-        Raises:
-            TooMuch: that was the last one.
-        """
-        self.left -= 1
-        if self.left < 0:
-            raise TooMuch
-
-    def pending(self, go: Callable[[], Value], what: Any) -> Pending:
-        """A call that begins when it is awaited."""
-        made = Pending(go, what, self.many > 0, self.maybe > 0)
-        self.loose[id(made)] = made
-        return made
+class Calls(Notes):
+    """Reads calls, and what becomes of what they give."""
 
     # -- calling --------------------------------------------------------------------------------------------------------
 
-    def call(self, value: Value, args: Args, node: ast.AST) -> Value:  # noqa: C901, PLR0911 - one case for each kind of value
+    def call(self, value: Value, args: Args, node: ast.AST) -> Value:
         """What a call of *value* gives; what it calls is noted."""
         self.spend()
         if isinstance(value, Some):
@@ -156,7 +114,7 @@ class Calls:
         self.add(coming)
         return FOREIGN
 
-    def call_object(self, obj: Any, args: Args, node: ast.AST) -> Value:  # noqa: C901, PLR0911 - one case for each kind of object
+    def call_object(self, obj: Any, args: Args, node: ast.AST) -> Value:
         """What a call of this very object gives."""
         if isinstance(obj, Step):
             return self.step(obj, args, node)
@@ -169,7 +127,9 @@ class Calls:
             return self.construct(obj, args, node)
         if isinstance(obj, types.FunctionType):
             return self.real_function(obj, args, node)
-        if isinstance(obj, types.BuiltinFunctionType | types.MethodWrapperType | types.WrapperDescriptorType | types.MethodDescriptorType):
+        if isinstance(
+            obj, types.BuiltinFunctionType | types.MethodWrapperType | types.WrapperDescriptorType | types.MethodDescriptorType
+        ):
             self.hand_on(args.every(), node)
             return FOREIGN
         method = attribute(type(obj), "__call__")
@@ -216,7 +176,11 @@ class Calls:
     def real_function(self, fn: types.FunctionType, args: Args, node: ast.AST) -> Value:
         """A call of a function object: read, or another package's."""
         if self._foreign(fn):
-            if fn.__name__ in tables.AWAITING and str(fn.__globals__.get("__name__")).partition(".")[0] in ("asyncio", "anyio", "trio"):
+            if fn.__name__ in tables.AWAITING and str(fn.__globals__.get("__name__")).partition(".")[0] in (
+                "asyncio",
+                "anyio",
+                "trio",
+            ):
                 return self.awaiting(args, node)
             return self.foreign_call(fn, args, node)
         piece = piece_of(fn.__code__, fn.__globals__)
@@ -254,7 +218,11 @@ class Calls:
             return FOREIGN
         made = Instance(cls)
         init = attribute(cls, "__init__")
-        if isinstance(init, types.FunctionType) and not self._foreign(init) and piece_of(init.__code__, init.__globals__) is not None:
+        if (
+            isinstance(init, types.FunctionType)
+            and not self._foreign(init)
+            and piece_of(init.__code__, init.__globals__) is not None
+        ):
             self.call(Bound(Is(init), (made,)), args, node)
         else:
             made.attrs.update(zip(fields_of(cls), args.positional, strict=False))
@@ -294,7 +262,9 @@ class Calls:
             names[a.vararg.arg] = Group([*given, *(() if args.rest is None else (args.rest,))])
         if a.kwarg is not None:
             keys: list[Any] = list(named)
-            names[a.kwarg.arg] = Group([*named.values(), *(() if args.rest is None else (args.rest,))], keys if args.rest is None else None)
+            names[a.kwarg.arg] = Group(
+                [*named.values(), *(() if args.rest is None else (args.rest,))], keys if args.rest is None else None
+            )
         return names
 
     def declared(self, annotation: ast.expr | None, value: Value, d: Def) -> Value:
@@ -340,7 +310,7 @@ class Calls:
 
     # -- awaiting, iterating --------------------------------------------------------------------------------------------
 
-    def consume(self, value: Value, node: ast.AST) -> Value:  # noqa: C901, PLR0911 - one case for each kind of value
+    def consume(self, value: Value, node: ast.AST) -> Value:
         """Await a value; what that gives."""
         if isinstance(value, Pending):
             self.loose.pop(id(value), None)
@@ -366,9 +336,11 @@ class Calls:
             return OPAQUE
         if inspect.iscoroutine(obj):
             if inspect.getcoroutinestate(obj) == inspect.CORO_CREATED:
+                frame = obj.cr_frame
+                assert frame is not None  # it has not begun  # noqa: S101
                 if obj.cr_code.co_qualname == "Step._outside.<locals>.run":  # a step that was called outside of a run
-                    return self.consume(self.step(obj.cr_frame.f_locals["self"], Args(), node), node)
-                return self.resume(obj.cr_frame, node)
+                    return self.consume(self.step(frame.f_locals["self"], Args(), node), node)
+                return self.resume(frame, node)
             return OPAQUE
         if asyncio.isfuture(obj):
             return OPAQUE
@@ -423,7 +395,7 @@ class Calls:
                 self.unknown(node)  # one code, and nobody looked at what each was called with
             return Group([self.consume(lift(one), node) for one in kinds.values()])
 
-    def iterate(self, value: Value, node: ast.AST, *, wait: bool = False) -> Value:  # noqa: PLR0911 - one case for each kind
+    def iterate(self, value: Value, node: ast.AST, *, wait: bool = False) -> Value:
         """One of the things a value gives when somebody iterates over it. *wait*: by ``async for``."""
         self.spend()
         if isinstance(value, Lazy):
@@ -480,7 +452,7 @@ class Calls:
             finally:
                 self.handing.discard(k)
 
-    def _hand_on(self, value: Value, node: ast.AST) -> None:  # noqa: C901, PLR0912 - one case for each kind of value
+    def _hand_on(self, value: Value, node: ast.AST) -> None:
         if value is HANDLE or isinstance(value, Asks):
             self.unknown(node)
         elif isinstance(value, Pending):
@@ -520,7 +492,18 @@ class Calls:
     def hand_on_held(self, obj: Any, node: ast.AST) -> None:
         """What an object that cannot be seen through has as its attributes."""
         for held in list(getattr(obj, "__dict__", {}).values())[:MOST] if not isinstance(obj, type | types.ModuleType) else ():
-            if isinstance(held, Step | types.FunctionType | types.MethodType | functools.partial | Deferred | types.CoroutineType | list | dict | tuple):
+            if isinstance(
+                held,
+                Step
+                | types.FunctionType
+                | types.MethodType
+                | functools.partial
+                | Deferred
+                | types.CoroutineType
+                | list
+                | dict
+                | tuple,
+            ):
                 self.hand_on([lift(held)], node)
 
     def _methods(self, value: Value, cls: type, node: ast.AST) -> None:
@@ -542,72 +525,9 @@ class Calls:
             else:
                 self.consume(made, node) if isinstance(made, Pending) else self.hand_on([made], node)
 
-    # -- attributes -----------------------------------------------------------------------------------------------------
-
-    def attr(self, value: Value, name: str, node: ast.AST) -> Value:  # noqa: PLR0911 - one case for each kind of value
+    def attr(self, value: Value, name: str, node: ast.AST) -> Value:
         """An attribute of a value."""
-        if isinstance(value, Some):
-            return join([self.attr(one, name, node) for one in value.options])
-        if value is HANDLE:
-            return Asks(name) if name == "map" or name in tables.ASKS else FOREIGN
-        if value is OPAQUE or value is MEMBER:
-            return MEMBER
-        if isinstance(value, Super):
-            cls = value.of.cls if isinstance(value.of, Instance) else type(value.of.obj) if isinstance(value.of, Is) else value.cls
-            after = cls.__mro__[cls.__mro__.index(value.cls) + 1 :] if value.cls in cls.__mro__ else ()
-            raw = next((vars(c)[name] for c in after if name in vars(c)), MISSING)
-            return FOREIGN if raw is MISSING else self._stored(raw, value.of, cls, node)
-        if isinstance(value, Instance):
-            found = value.attrs.get(name)
-            if found is not None:
-                return found
-            raw = attribute(value.cls, name)
-            if raw is not MISSING and not isinstance(raw, types.MemberDescriptorType):
-                return self._stored(raw, value, value.cls, node)
-            hint = hints_of(value.cls).get(name, MISSING)
-            return MEMBER if hint is MISSING else typed(hint, self.home)
-        if isinstance(value, Is):
-            return self._attr_of_object(value, name, node)
-        return FOREIGN
-
-    def _attr_of_object(self, value: Is, name: str, node: ast.AST) -> Value:
-        obj = value.obj
-        if (id(obj), name) in self.overlay:
-            return self.overlay[id(obj), name]
-        if isinstance(obj, types.ModuleType):
-            found = vars(obj).get(name, MISSING)
-            known = foreign(getattr(obj, "__file__", None), obj.__name__, vars(obj), self.home)
-            return lift(found) if found is not MISSING else FOREIGN if known else OPAQUE
-        if isinstance(obj, type):
-            raw = attribute(obj, name)
-            return OPAQUE if raw is MISSING else self._stored(raw, None, obj, node)
-        if isinstance(obj, Step):
-            return Bound(Is(Step.options), (value,)) if name == "options" else lift(getattr(obj, name, None))
-        kept = getattr(obj, "__dict__", None)
-        if isinstance(kept, dict) and name in kept:
-            return lift(kept[name])
-        raw = attribute(type(obj), name)
-        if raw is MISSING:
-            return FOREIGN if foreign_type(type(obj), self.home) else MEMBER
-        if isinstance(raw, types.MemberDescriptorType):
-            try:
-                return lift(raw.__get__(obj))
-            except AttributeError:
-                return MEMBER
-        return self._stored(raw, value, type(obj), node)
-
-    def _stored(self, raw: Any, of: Value | None, cls: type, node: ast.AST) -> Value:
-        """What is stored in a class, as it is found through *of*, an instance."""
-        if isinstance(raw, staticmethod):
-            return lift(raw.__func__)
-        if isinstance(raw, classmethod):
-            return Bound(lift(raw.__func__), (Is(cls),))
-        if isinstance(raw, types.FunctionType) and of is not None:
-            return Bound(Is(raw), (of,))
-        getter = raw.fget if isinstance(raw, property) else getattr(raw, "func", None) if isinstance(raw, functools.cached_property) else None
-        if isinstance(getter, types.FunctionType) and of is not None:
-            return FOREIGN if self._foreign(getter) else self.call(Bound(Is(getter), (of,)), Args(), node)
-        return lift(raw) if not hasattr(type(raw), "__get__") or isinstance(raw, Step | types.FunctionType | type) else FOREIGN
+        raise NotImplementedError
 
 
 def coming_of(step: Step[Any, Any], where: str) -> Coming:
@@ -615,7 +535,8 @@ def coming_of(step: Step[Any, Any], where: str) -> Coming:
     o = step.settings
     return Coming(
         name=step.name, where=where, effect=None if o.effect is EffectKind.READ else o.effect.value,
-        cost_usd=None if o.cost is None else o.cost.usd, cost_seconds=None if o.cost is None else o.cost.seconds, tries=o.attempts,
+        cost_usd=None if o.cost is None else o.cost.usd, cost_seconds=None if o.cost is None else o.cost.seconds,
+        tries=o.attempts,
     )  # fmt: skip
 
 

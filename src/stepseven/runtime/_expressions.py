@@ -2,7 +2,11 @@
 
 A reading that begins in the middle is *muted* until it comes to the node where the frame stands: what is before that was
 evaluated already, and only its values matter.
+
+Longer than other files: one method for each kind of expression.
 """
+
+# ruff: noqa: N802 - methods are named after the nodes they read, as those of ast.NodeVisitor
 
 from __future__ import annotations
 
@@ -14,10 +18,27 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepseven.runtime._calls import Args, Calls
+from stepseven.runtime._attributes import Attributes
+from stepseven.runtime._calls import Args
 from stepseven.runtime._source import Piece
 from stepseven.runtime._values import (
-    FOREIGN, MISSING, OPAQUE, Def, Group, Instance, Is, Lazy, Pending, Scope, Some, Super, Value, boring, join, lift, within,
+    FOREIGN,
+    MISSING,
+    OPAQUE,
+    Def,
+    Group,
+    Instance,
+    Is,
+    Lazy,
+    Pending,
+    Scope,
+    Some,
+    Super,
+    Value,
+    boring,
+    join,
+    lift,
+    within,
 )  # fmt: skip
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -36,7 +57,7 @@ def truth(value: Value) -> bool | None:
     return bool(value.obj) if isinstance(value, Is) and value.sure else None
 
 
-class Expressions(Calls):
+class Expressions(Attributes):
     """Reads expressions."""
 
     target: ast.AST | None = None  # where the frame stands that the reading goes on from
@@ -76,7 +97,7 @@ class Expressions(Calls):
     def lookup(self, name: str) -> Value:
         """What a name stands for."""
         if name == "TYPE_CHECKING":
-            return Is(False, sure=True)
+            return Is(obj=False, sure=True)
         scope: Scope | None = self.scope
         while scope is not None:
             found = scope.names.get(name)
@@ -188,7 +209,7 @@ class Expressions(Calls):
         self._parts(node)
         return OPAQUE
 
-    def item(self, of: Value, index: Value) -> Value:
+    def item(self, of: Value, index: Value) -> Value:  # noqa: PLR0911 - one case for each kind of value
         """``of[index]``."""
         known = isinstance(index, Is) and isinstance(index.obj, str | int | bool | bytes)
         if isinstance(of, Some):
@@ -221,7 +242,11 @@ class Expressions(Calls):
         left, right = self.ev(node.left), self.ev(node.right)
         if boring(left) and boring(right):
             return FOREIGN
-        containers = [v for v in (left, right) if isinstance(v, Group) or (isinstance(v, Is) and isinstance(v.obj, list | tuple | dict | set))]
+        containers = [
+            v
+            for v in (left, right)
+            if isinstance(v, Group) or (isinstance(v, Is) and isinstance(v.obj, list | tuple | dict | set))
+        ]
         return Group([within(v) for v in containers]) if containers else OPAQUE
 
     def _Compare(self, node: ast.Compare) -> Value:
@@ -318,7 +343,7 @@ class Expressions(Calls):
         of = args.positional[1] if len(args.positional) > 1 else self.lookup("self") if "self" in self.scope.names else first
         return Super(cls.obj, of) if isinstance(cls, Is) and isinstance(cls.obj, type) else OPAQUE
 
-    def _method_of_container(self, of: Value, func: ast.Attribute, args: Args, node: ast.AST) -> Value | None:  # noqa: C901, PLR0911 - a table
+    def _method_of_container(self, of: Value, func: ast.Attribute, args: Args, node: ast.AST) -> Value | None:
         """A call of a list's, a set's or a dict's method; ``None``: it is none."""
         real = isinstance(of, Is) and isinstance(of.obj, list | dict | set)
         if not (isinstance(of, Group) or real):
@@ -433,5 +458,3 @@ class Expressions(Calls):
                 self.ev(node.key)
                 return self.ev(node.value)
             return self.ev(node.elt)
-
-

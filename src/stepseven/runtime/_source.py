@@ -129,7 +129,9 @@ def _is(code: CodeType, node: Function) -> bool:
     named = [p.arg for p in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     if len(named) != code.co_argcount + code.co_kwonlyargcount:
         return False
-    if any(n != of for n, of in zip(named, code.co_varnames, strict=False) if not n.startswith("__")):  # in a class that is another
+    if any(
+        n != of for n, of in zip(named, code.co_varnames, strict=False) if not n.startswith("__")
+    ):  # in a class that is another
         return False
     known = {*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars, "__debug__"}
     return all(name in known for name in _names(node))
@@ -181,7 +183,9 @@ def standing(piece: Piece, code: CodeType, lasti: int) -> tuple[ast.AST | None, 
                 return exact, True
     if line is None:
         return None, False
-    around = [n for nodes in piece.spans.values() for n in nodes if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)]
+    around = [
+        n for nodes in piece.spans.values() for n in nodes if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)
+    ]
     return (max(around, key=lambda n: (n.lineno, -(n.end_lineno or 0))) if around else None), False
 
 

@@ -1,4 +1,4 @@
-"""What the frames of a run's tasks say besides where they are: what stepseven itself is about to call, and which tasks are alike."""
+"""What the frames of a run's tasks say besides where they are: what stepseven is about to call, and which tasks are alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ def at(frame: FrameType) -> ast.AST:
 def file_of(of: Any) -> str:
     """The name of the file a function or a frame belongs to, without the folders."""
     code = getattr(of, "f_code", None) or getattr(of, "__code__", None)
-    return PurePath(code.co_filename).name if code is not None else "?"
+    return _name(code.co_filename) if code is not None else "?"
+
+
+@functools.lru_cache(maxsize=4096)
+def _name(file: str) -> str:
+    return PurePath(file).name
 
 
 # -- tasks that stand alike -----------------------------------------------------------------------------------------------
@@ -85,7 +90,8 @@ def add(reader: Reader, frame: FrameType, lasti: int, inner: FrameType | None, n
 
     Args:
         reader: takes the notes.
-        frame, lasti: where it stands.
+        frame: one of ours.
+        lasti: the instruction it is at.
         inner: the frame that it waits for.
         node: where that is noted.
     """

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stepseven.runtime._values import FOREIGN, OPAQUE, Bound, Group, Is, Lazy, Pending, Value, constant, join, within
+from stepseven.runtime._values import FOREIGN, OPAQUE, Bound, Group, Is, Lazy, Pending, Value, join, within
 from stepseven.runtime.declared import Step
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 #: the handle's calls that wait, and the parameter that is shown of each
 ASKS = {"ask": "text", "approve": "text", "sleep": "duration", "wait_for": "fact", "start": "child"}
 #: what awaits, or makes a task of, everything it is given
-AWAITING = frozenset({"gather", "create_task", "ensure_future", "wait", "wait_for", "shield", "as_completed", "run_coroutine_threadsafe"})
+AWAITING = frozenset(
+    {"gather", "create_task", "ensure_future", "wait", "wait_for", "shield", "as_completed", "run_coroutine_threadsafe"}
+)
 #: what never calls or awaits what it is given
 PURE_MODULES = frozenset({"inspect", "typing", "logging", "json", "warnings", "pprint", "copy", "dataclasses"})
 _PURE = (
@@ -29,7 +31,20 @@ _PURE = (
     object, range, abs, round, divmod, pow, ord, chr, open, input, delattr, asyncio.iscoroutine, asyncio.isfuture,
     asyncio.iscoroutinefunction,
 )  # fmt: skip
-_CONTAINERS = (list, tuple, set, frozenset, sorted, reversed, iter, deque, aiter, itertools.chain, itertools.cycle, itertools.islice)
+_CONTAINERS = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    sorted,
+    reversed,
+    iter,
+    deque,
+    aiter,
+    itertools.chain,
+    itertools.cycle,
+    itertools.islice,
+)
 
 Special = Callable[["Calls", "Args", ast.AST], Value]
 
@@ -65,6 +80,20 @@ def text_at(node: ast.AST, name: str) -> str | None:
         return None
     first = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == name), None)
     return None if first is None else constant(first)
+
+
+def constant(node: ast.expr) -> str | None:
+    """A text that stands in the source; what is put into it as it is written there."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            str(v.value) if isinstance(v, ast.Constant) else "{" + ast.unparse(v.value) + "}"
+            for v in node.values
+            if isinstance(v, ast.Constant | ast.FormattedValue)
+        ]
+        return "".join(parts)
+    return None
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ interest (``FOREIGN``: another package's, or plain data: awaiting it runs no ste
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
@@ -171,14 +170,19 @@ class Child(Value):
 _DATA = (str, bytes, int, float, complex, bool, type(None), Enum, types.EllipsisType)
 
 
-def key(value: Value) -> Any:
+def key(value: Value) -> Any:  # noqa: PLR0911 - one case for each kind of value
     """Two values with one key are the same to whoever calls or awaits them."""
     if isinstance(value, Is):
         return ("data", value.obj if value.sure else None) if isinstance(value.obj, _DATA) else id(value.obj)
     if isinstance(value, Some):
         return ("some", frozenset(key(v) for v in value.options))
     if isinstance(value, Bound):
-        return ("bound", key(value.target), tuple(key(v) for v in value.args), tuple((n, key(v)) for n, v in value.kwargs.items()))
+        return (
+            "bound",
+            key(value.target),
+            tuple(key(v) for v in value.args),
+            tuple((n, key(v)) for n, v in value.kwargs.items()),
+        )
     if isinstance(value, Group):
         return ("group", frozenset(key(v) for v in value.items[:MOST]))
     if isinstance(value, Def):
@@ -194,6 +198,9 @@ def key(value: Value) -> Any:
 
 def plain_key(value: Value) -> Any:
     """As ``key``, and all data alike: for telling whether a function is called with something else to call."""
+    if isinstance(value, Instance):  # with what it has by now; of others in it, which they are
+        held = [(n, id(v) if isinstance(v, Instance) else plain_key(v)) for n, v in value.attrs.items()]
+        return (id(value), tuple(held))
     return "data" if value is FOREIGN or (isinstance(value, Is) and isinstance(value.obj, _DATA)) else key(value)
 
 
@@ -270,10 +277,13 @@ def lift(obj: Any, *, sure: bool = False) -> Value:
 
 
 _OURS = PurePath(__file__).parent.parent
-_LIBRARIES = tuple({PurePath(p) for name, p in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {PurePath(p) for name, p in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 _mentions: dict[int, tuple[Any, bool]] = {}
 
 
+@functools.lru_cache(maxsize=4096)
 def ours(file: str) -> bool:
     """Whether a file is part of stepseven."""
     return PurePath(file).is_relative_to(_OURS)
@@ -290,7 +300,8 @@ def foreign(file: str | None, module: str | None, names: dict[str, Any], home: s
 
     Args:
         file: where it stands; ``None``: it is not written in Python.
-        module, names: its module's name and globals.
+        module: its module's name.
+        names: that module's globals.
         home: the package of the workflow, which may be installed beside the others.
     """
     top = (module or "").partition(".")[0]
@@ -307,7 +318,8 @@ def _knows_us(names: dict[str, Any]) -> bool:
     if kept is not None and kept[0] is names:
         return kept[1]
     found = any(
-        isinstance(v, Step | Workflow) or str(getattr(v, "__module__", None) or getattr(v, "__name__", "")).partition(".")[0] == "stepseven"
+        isinstance(v, Step | Workflow)
+        or str(getattr(v, "__module__", None) or getattr(v, "__name__", "")).partition(".")[0] == "stepseven"
         for v in list(names.values())
         if isinstance(v, Step | Workflow | types.ModuleType | type | types.FunctionType)
     )
@@ -317,7 +329,6 @@ def _knows_us(names: dict[str, Any]) -> bool:
     return found
 
 
-@functools.lru_cache(maxsize=1024)
 def foreign_type(cls: type, home: str) -> bool:
     """Whether a class belongs to another package."""
     module = sys.modules.get(cls.__module__)
@@ -340,7 +351,6 @@ MISSING = object()
 # -- types ----------------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=2048)
 def returned(fn: Any) -> Any:
     """What a function says that it returns."""
     try:
@@ -364,13 +374,15 @@ def typed(hint: Any, home: str) -> Value:
         inner = [a for a in args if a is not Ellipsis]
         if issubclass(origin, list | tuple | set | frozenset | dict) and inner:
             return Group([typed(a, home) for a in (inner[-1:] if issubclass(origin, dict) else inner)])
-        return OPAQUE if not isinstance(origin, type) or "Callable" in origin.__name__ or "Awaitable" in origin.__name__ else _of(origin, home)
+        return OPAQUE if "Callable" in origin.__name__ or "Awaitable" in origin.__name__ else _of(origin, home)
     return _of(hint, home) if isinstance(hint, type) else OPAQUE
 
 
 def _of(cls: type, home: str) -> Value:
-    if cls is object or issubclass(cls, list | dict | tuple | set | frozenset) and cls.__module__ == "builtins":
-        return OPAQUE if cls is object else Group([OPAQUE])
+    if cls is object:
+        return OPAQUE
+    if cls.__module__ == "builtins" and issubclass(cls, list | dict | tuple | set | frozenset):
+        return Group([OPAQUE])
     from stepseven.runtime.handle import Run  # which stands above this module
 
     if issubclass(cls, Run):
@@ -385,13 +397,3 @@ def fields_of(cls: type) -> Sequence[str]:
     if dataclasses.is_dataclass(cls):
         return [f.name for f in dataclasses.fields(cls) if f.init]
     return getattr(cls, "_fields", ())
-
-
-def constant(node: ast.expr) -> str | None:
-    """A text that stands in the source; what is put into it as it is written there."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.JoinedStr):
-        parts = [str(v.value) if isinstance(v, ast.Constant) else "{" + ast.unparse(v.value) + "}" for v in node.values if isinstance(v, ast.Constant | ast.FormattedValue)]
-        return "".join(parts)
-    return None

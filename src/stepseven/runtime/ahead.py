@@ -16,8 +16,10 @@ from weakref import WeakKeyDictionary
 
 from stepseven.decide.plan import UNKNOWN, Coming
 from stepseven.runtime import _standing as at_
-from stepseven.runtime._blocks import Reader, merged
-from stepseven.runtime._calls import BUDGET, Args, coming_of
+from stepseven.runtime._blocks import Reader
+from stepseven.runtime._calls import Args, coming_of
+from stepseven.runtime._names import merged
+from stepseven.runtime._notes import BUDGET
 from stepseven.runtime._values import HANDLE, OPAQUE, foreign, lift, ours, typed
 from stepseven.runtime.binding import call_plain, hints_of
 from stepseven.runtime.calls import Call
@@ -195,7 +197,7 @@ def _kept(seen: dict[Any, Any]) -> dict[Any, list[Coming]]:
 
 def _where(chain: list[Standing]) -> str:
     users = [f for f, _ in chain if not ours(f.f_code.co_filename)]
-    return f"{PurePath(users[-1].f_code.co_filename).name}:{users[-1].f_lineno}" if users else "?"
+    return f"{at_.file_of(users[-1])}:{users[-1].f_lineno}" if users else "?"
 
 
 def _read_chain(chain: list[Standing], home: str | None) -> list[Coming]:
@@ -255,7 +257,7 @@ def _running() -> list[Standing]:
     """The frames of the task that is running now, outermost first. It cannot be seen from outside."""
     found: list[Standing] = []
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to see them
-    while frame is not None and not (frame.f_code.co_name == "_run" and PurePath(frame.f_code.co_filename).name == "events.py"):
+    while frame is not None and not (frame.f_code.co_name == "_run" and frame.f_code.co_filename.endswith("events.py")):
         found.append((frame, frame.f_lasti))
         frame = frame.f_back
     return found[::-1]
@@ -263,7 +265,7 @@ def _running() -> list[Standing]:
 
 def _in_order(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     """Those that are waited for before those that wait for them; else as they were made."""
-    left = {task: None for task in sorted((t for t in tasks if not t.done()), key=_number)}
+    left = dict.fromkeys(sorted((t for t in tasks if not t.done()), key=_number))
     ordered: list[asyncio.Task[Any]] = []
     visiting: set[Any] = set()
 

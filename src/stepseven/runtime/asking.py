@@ -39,7 +39,8 @@ def situation(ex: Execution, current: str | None = None) -> Situation:
         entry[0] += 1
         entry[1] = record.summary if record.summary is not None else entry[1]
     sizes = map_sizes(ex)
-    done = tuple(Done(step=name, summary=last, count=n, of=sizes.get(name)) for name, (n, last) in counts.items())
+    of = {name: size for name, size in sizes.items() if name in counts and counts[name][0] <= size}  # else called elsewhere, too
+    done = tuple(Done(step=name, summary=last, count=n, of=of.get(name)) for name, (n, last) in counts.items())
     _, remaining = outline.ahead(ex)
     limit = ex.limits.usd if ex.limits is not None else None
     return Situation(

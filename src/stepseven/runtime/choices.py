@@ -134,8 +134,8 @@ def set_aside(ex: RunMemory) -> None:
     for branch, name, asked_seq in wanted_again(ex.questions):
         for key in [k for k, r in ex.records.items() if older(r, branch, name, asked_seq)]:
             reading.drop(ex, ex.records[key])
-    for record in list(chosen.put_aside(ex)) if ex.recoveries else ():
-        reading.drop(ex, record)
+    for record, why in list(chosen.put_aside(ex)) if ex.recoveries else ():
+        reading.drop(ex, record, why=why)
 
 
 def generations(ex: RunMemory) -> Iterator[tuple[Record, Record]]:

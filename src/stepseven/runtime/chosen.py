@@ -86,7 +86,7 @@ def about(ex: RunMemory, call: Call) -> Wish | None:
     """The choice about a call that no record answers; ``None``: there is none, or it has had its record already."""
     if not ex.wishes:
         return None
-    names = {call.key[1], call.step.name, *call.step.settings.renamed_from}
+    names = {call.key[1], call.step.name, *ex.names_before(call.step)}
     found = max((ex.wishes[name] for name in names if name in ex.wishes), key=lambda wish: wish.at_us, default=None)
     if found is None or (call.key in ex.stale and _newest(ex, call.key) > found.chosen.as_of_seq):
         return None
@@ -138,17 +138,18 @@ def _answer(call: Call, wish: Wish) -> Any:
 # -- records that answer no more ------------------------------------------------------------------------------------------
 
 
-def put_aside(ex: RunMemory) -> Iterator[Record]:
-    """The records that a choice wants made anew: of reads, with all that they called, and of what had failed for good."""
+def put_aside(ex: RunMemory) -> Iterator[tuple[Record, str]]:
+    """The records that a choice wants made anew, and why: of reads, with all that they called, and what had failed for good."""
     for row in ex.recoveries:
         chosen = recoveries.chosen_of(row)
         old = [r for r in ex.records.values() if r.seq <= chosen.as_of_seq and not r.name.startswith(recoveries.INTERNAL)]
         if chosen.rerun:
-            yield from with_inner(old, [r for r in old if r.effect is None and r.name in chosen.rerun])
+            again = with_inner(old, [r for r in old if r.effect is None and r.name in chosen.rerun])
+            yield from ((record, f"{chosen.by or 'a person'} wants it made anew") for record in again)
         for record in old:
             gave_up = record.state == "failed" and record.why != REFUSED
             if gave_up and (record.name in chosen.approach or record.name in chosen.skip):
-                yield record
+                yield record, "it had failed for good"
 
 
 def with_inner(records: Sequence[Record], wanted: Sequence[Record]) -> Iterator[Record]:

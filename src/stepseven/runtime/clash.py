@@ -144,7 +144,7 @@ _ONCE = "once"  # the key of a write without one
 async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
     """A receipt of this step stands that nobody asked for, and something says that this may be the same thing: ask.
 
-    An earlier step gave another result than last time; or a person said that the step had another name, and its key is another kind.
+    An earlier step gave another result than last time; or a person said that it had another name, and its key is another kind.
     """
     if call.key in ex.records:
         return None

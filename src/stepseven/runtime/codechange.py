@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CODE = QuestionKind.CODE.value
 _INTERNAL = ("run.", "client.")
+_AHEAD = "code_ahead"  # in the question's context
 
 
 # -- before the body begins ---------------------------------------------------------------------------------------------------
@@ -44,19 +45,21 @@ _INTERNAL = ("run.", "client.")
 async def settle(ex: Lifecycle) -> bool:
     """Ask what only a person can tell about changed code, or obey what was said. Whether the body may begin.
 
-    A recovery looks; what was asked before holds the run whoever takes it. A question that the code has answered since is closed.
+    A recovery looks, and for writes any execution with other code; what was asked before holds the run whoever takes it. A
+    question that the code has answered since is closed.
     """
     from stepseven.runtime.memory import Stop
 
-    rows = ex.questions.get(("", CODE, CODE), [])
-    for row in rows:
+    for row in ex.questions.get(("", CODE, CODE), []):
         if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
             ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
             return False
-    asked = rows[-1] if rows and rows[-1]["status"] == "open" else None
+    asked = _open(ex)
     if asked is None and not _looks(ex):
         return True
     pairs = look(ex).pairs
+    if asked is None and not ex.recovery:  # whatever the reads are, they only cost; a write under another name is done twice
+        pairs = tuple(p for p in pairs if p.old.writes)
     wanted = any(p.to is not None for p in pairs)
     if asked is None and not wanted:
         return True
@@ -71,17 +74,32 @@ async def settle(ex: Lifecycle) -> bool:
         ex.remember_question(await ex.write(lambda tx: questions.withdraw(tx, ex.hold, question_id, now), durable=True))
     if not wanted:
         return True
-    ex.idle(await asking.store(ex, QuestionKind.CODE, CODE, escalate.code(asking.situation(ex), pairs)))
+    draft = escalate.code(asking.situation(ex), pairs)
+    draft.context[_AHEAD] = _ahead(ex, asked)
+    ex.idle(await asking.store(ex, QuestionKind.CODE, CODE, draft))
     return False
 
 
 def _looks(ex: RunMemory) -> bool:
-    """Whether this execution compares: a recovery does, also one that another worker died in."""
-    return ex.recovery and ex.workflow.name != UNDO
+    """Whether this execution compares: a recovery does, and whoever has other code than the run was executed with last."""
+    other = ex.code_before is not None and ex.code_before != ex.workflow.digest
+    return (ex.recovery or other) and ex.workflow.name != UNDO
+
+
+def _open(ex: RunMemory) -> Row | None:
+    rows = ex.questions.get(("", CODE, CODE), [])
+    return rows[-1] if rows and rows[-1]["status"] == "open" else None
 
 
 def _lines(row: Row) -> Any:
     return json.loads(row["context"]).get("code")
+
+
+def _ahead(ex: RunMemory, asked: Row | None) -> Any:
+    """The steps that the older code had ahead: kept with an open question, since the newer code puts the run away with it."""
+    if asked is not None:
+        return json.loads(asked["context"]).get(_AHEAD)
+    return None if ex.run["remaining"] is None else json.loads(ex.run["remaining"])
 
 
 def _newer_lives(ex: RunMemory, tx: Tx) -> bool:
@@ -109,15 +127,16 @@ def asks(ex: RunMemory) -> str | None:
 def look(ex: RunMemory) -> Changes:
     """What is different between what is on record and what the code calls. Reads only."""
     source, steps = _source(ex.workflow)
-    changed = ex.broke_off or (ex.code_before is not None and ex.code_before != ex.workflow.digest)
-    said = renaming.said(ex.questions)
-    told = ex.run["remaining"]
-    compare = partial(changes.compare, said=said, changed=changed, ahead=None if told is None else json.loads(told))
+    asked = _open(ex)
+    other = ex.code_before is not None and ex.code_before != ex.workflow.digest
+    changed = asked is not None or ex.broke_off or other
+    compare = partial(changes.compare, said=renaming.said(ex.questions), changed=changed, ahead=_ahead(ex, asked))
     kept = _kept(ex, claims=changed)
     found = compare(kept, source)
-    if not any(not p.old.writes for p in found.pairs):
-        return found
-    return compare(kept, _with_types(ex, source, steps, [p.old.name for p in found.pairs if not p.old.writes]))
+    reads = [p.old.name for p in found.pairs if not p.old.writes]
+    if reads:
+        found = compare(kept, _with_types(ex, source, steps, reads))
+    return found if other else replace(found, changed=False, new=())  # what only may have changed is not told as a change
 
 
 def names(workflow: Workflow[Any, Any]) -> frozenset[str]:

@@ -19,14 +19,13 @@ from stepseven.decide import _drift_text, drift
 from stepseven.decide.drift import Read, Word
 from stepseven.decide.plan import Do
 from stepseven.model import FailureKind, QuestionKind, RunStatus
-from stepseven.runtime import asking, dependants, facts, known, outside_record, refreshed, remembering
+from stepseven.runtime import ahead, asking, dependants, facts, known, outside_record, refreshed, remembering
 from stepseven.runtime.calls import nameable
-from stepseven.runtime.grip import RECOVERY_AFTER_US, last_us
 from stepseven.runtime.memory import Stop
 from stepseven.runtime.refreshed import AGAIN, KEEP, REFRESH, RELOAD
 from stepseven.store.codec import canonical, digest
-from stepseven.transitions import questions, recoveries, steps
-from stepseven.transitions.state import Loaded, Record, choice_of
+from stepseven.transitions import questions, steps
+from stepseven.transitions.state import Record, choice_of, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,6 +87,8 @@ async def look(ex: Execution) -> tuple[Drifted, ...]:
         watch = ex.workflow.settings.watch
         found += drift.unread(rest, told, own, watch, ex.run["created_us"], now)
     found += await outside_record.moved(ex)
+    waits = {c.text for c in ahead.whole(ex.workflow) if c.name == "run.wait_for"} if found else set()
+    found = [one for one in found if one.old_version or one.key not in waits]  # it came to be known, as the run waits for
     found = [replace(one, read=False) if one.read and _kept(ex, one) else one for one in found]
     return tuple(replace(one, depends=tuple(dependants.on(ex, one))) if one.read else one for one in found)
 
@@ -385,7 +386,8 @@ async def settle(ex: Lifecycle) -> bool:
     """
     row = _question(ex)
     stands = row is not None and (row["status"] == "open" or (row["status"] == "answered" and not _obeyed(ex, row)))
-    if not ex.resumed or not (stands or ex.chosen.drift is not None or _long(ex)):
+    looks = ex.recovery and ex.workflow.settings.on_drift != "keep"  # else the code itself says that nothing is to be done
+    if not ex.resumed or not (stands or ex.chosen.drift is not None or looks):
         return True
     if row is not None and row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
         ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
@@ -419,13 +421,6 @@ async def _obey(ex: Execution, choice: str, moved: Sequence[Drifted]) -> None:
         await keep(ex, moved)
 
 
-def _long(ex: RunMemory) -> bool:
-    """Whether this is a recovery (or goes on with one that broke off) of a run that did nothing for long."""
-    if not ex.recovery and recoveries.open_one(ex.recoveries) is None:
-        return False
-    return ex.now_us() - last_us(ex) > RECOVERY_AFTER_US
-
-
 async def _ask(ex: Execution, moved: Sequence[Drifted], found: Sequence[Drifted]) -> Row:
     moved = await _rehearsed(ex, moved)
     usd, seconds = dependants.price(ex, moved)
@@ -437,12 +432,9 @@ async def _rehearsed(ex: Execution, moved: Sequence[Drifted]) -> Sequence[Drifte
     """The same with what depends on each, as the run's own code shows it when it meets what is so now. Nothing is written."""
     from stepseven.runtime.rehearsal import Rehearsal  # which stands above this module
 
-    loaded = Loaded(
-        run=ex.run, records=ex.records, attempts=ex.attempts, questions=ex.questions, last_seq=ex.seq, older=ex.older, kin=ex.kin,
-        recoveries=ex.recoveries,
-    )  # fmt: skip
-
     async def runs(now: Sequence[Drifted]) -> Counter[str]:
+        loaded = await ex.store.read(lambda tx: load(tx, ex.hold.run_no))  # a rehearsal plays with what it is given
+        assert loaded is not None  # the run is ours  # noqa: S101
         rehearsal = Rehearsal(ex.services, ex.workflow, loaded)
         if now:
             refresh_in_memory(rehearsal, now)

@@ -1,6 +1,6 @@
 """Driving runs from a ``Layer``: take, execute, wait as told, take again.
 
-A little longer than other files: who takes a run here, and who must not at the same time, is read best in one place.
+Longer than other files: who takes a run here, and who must not at the same time, is read best in one place.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ async def _read(ex: Rehearsal, call: Call) -> Outlook:
         except NotRecordable as changed:
             return Outlook(told(ex, call, Do.ASK, f"its record cannot be read any more: {changed}"))
         if value is not reading._MISSING:  # noqa: SLF001 - the one mark there is
-            why = await verifying.broken(ex, call, record)
+            why = await verifying.broken(ex, call, record) if verifying.suspect(ex, call, record) else None
             if why is None:
                 return Outlook(_reused(ex, call, record), known=True, value=value, record=record)
             return Outlook(told(ex, call, Do.RUN, why), known=True, value=value, record=record)
@@ -170,6 +170,8 @@ async def _write(ex: Rehearsal, call: Call) -> Outlook:
     if record is not None:
         value = _noted(ex, call, record, lambda: reading.value_of(ex, call, record))
         if value is not reading._MISSING:  # noqa: SLF001 - as above
+            if verifying.suspect(ex, call, record):
+                await verifying.broken(ex, call, record)  # it only notes: what was done is not done again
             return Outlook(_reused(ex, call, record), known=True, value=value, record=record)
     held = await ex.store.read(lambda tx: _held(tx, intent))
     if held is None or held.state is EffectState.REFUSED:
@@ -296,7 +298,7 @@ def _reused(ex: Rehearsal, call: Call, record: Record) -> Met:
     seconds = None if record.ended_us is None else (record.ended_us - record.started_us) / 1e6
     why = "" if record.state == "done" else f"it {'was skipped' if record.state == 'skipped' else 'failed for good'}"
     return Met(
-        name=call.key[1], branch=call.branch, key=call.key[2], do=Do.REUSE, why=why, maybe=ex.may(call.branch),
+        name=call.step.name, branch=call.branch, key=call.key[2], do=Do.REUSE, why=why, maybe=ex.may(call.branch),
         effect=record.effect, usd=None if record.usd is None else record.usd / 1e6, tokens=record.tokens, seconds=seconds,
         summary=record.summary,
     )  # fmt: skip
@@ -309,7 +311,7 @@ def told(  # noqa: PLR0913 - a note has that many sides
     o = call.step.settings
     failed = len([r for r in trouble.tries(ex, call) if r["outcome"] in ("failed", "unknown")])
     return Met(
-        name=call.key[1], branch=call.branch, key=call.key[2], do=do, why=why, maybe=maybe or ex.may(call.branch),
+        name=call.step.name, branch=call.branch, key=call.key[2], do=do, why=why, maybe=maybe or ex.may(call.branch),
         effect=o.effect.value if o.writes else None, cost_usd=None if o.cost is None else o.cost.usd,
         cost_seconds=None if o.cost is None else o.cost.seconds, tries=max(1, o.attempts - failed), new=new, question=question,
     )  # fmt: skip

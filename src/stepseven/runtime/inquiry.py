@@ -13,7 +13,7 @@ from stepseven.decide._situation import context_of
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
-from stepseven.runtime import asking, facts, refreshed
+from stepseven.runtime import asking, facts, refreshed, verifying
 from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
@@ -216,12 +216,17 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     return row
 
 
+_OUR_NOTES = frozenset({verifying.ASIDE, refreshed.KEEP, refreshed.REFRESH, refreshed.RELOAD})
+
+
 def _rerun_since(ex: Execution, row: Row) -> bool:
     """Whether a step that came before the question now has a newer generation with another result."""
     before = {(r.branch, r.name, r.key): r for r in ex.older if r.seq <= row["asked_seq"]}  # the newest of each
     for key, old in before.items():
         new = ex.records.get(key)
         if new is None or new.seq <= row["asked_seq"] or not _same_line(old.branch, row["branch"]) or refreshed.is_fresh(new):
+            continue
+        if new.name in _OUR_NOTES:  # each says another thing; what was made anew because of it is compared for itself
             continue
         if (new.result, new.artifact) != (old.result, old.artifact):
             return True

@@ -79,7 +79,7 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
     if decided != REFRESH:
         seen.ways[CONTINUE] = await first.rehearse()
     if seen.drift and decided != "keep":
-        again = Rehearsal(services, workflow, loaded)
+        again = Rehearsal(services, workflow, await services.store.read(lambda tx: _as_chosen(tx, loaded)))
         drifting.refresh_in_memory(again, seen.drift)
         seen.ways[REFRESH] = await again.rehearse()
     seen.notes += first.notes
@@ -90,6 +90,13 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
 
 def _renamed(question: str) -> Met:
     return Met(name="run.code", do=Do.ASK, why="the code changed", question=question.split("\n", 1)[0], new=True)
+
+
+def _as_chosen(tx: Tx, first: Loaded) -> Loaded:
+    """The run once more, for another rehearsal, with what would be chosen."""
+    loaded = load(tx, first.run["no"])
+    assert loaded is not None  # a run is never deleted  # noqa: S101
+    return replace(loaded, recoveries=first.recoveries)
 
 
 def _standing(services: Services, loaded: Loaded) -> Standing:

@@ -45,8 +45,8 @@ def set_aside(ex: RunMemory) -> None:
     """What was built on what has been refreshed since answers no more. Decided from what is on record only."""
     gone: set[int] = set()
     for record in (*ex.older, *ex.records.values()):
-        if record.name in (REFRESH, RELOAD):
-            told = json.loads(record.result or "{}")
+        if record.name in (REFRESH, RELOAD) and record.result is not None:  # pruned, there is nothing left to set aside
+            told = json.loads(record.result)
             gone.update(told["steps"])
             ex.overtaken.update((branch, kind, key, n) for branch, kind, key, n in told["answers"])
             ex.diverged.add("")  # a write under another key may mean what was done already

@@ -14,22 +14,22 @@ Longer than other files: what becomes of each kind of call is decided by the sam
 from __future__ import annotations
 
 import asyncio
-import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from stepseven.decide.plan import Coming, Do, Met, Observed
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, WaitingFor
-from stepseven.runtime import ahead, kinship, reading, refusing
+from stepseven.runtime import ahead, kinship, known, reading, refusing
 from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.foresight import outlook
 from stepseven.runtime.lifecycle import Lifecycle
 from stepseven.runtime.memory import where
 from stepseven.runtime.place import Place, install
 from stepseven.runtime.refusing import only
+from stepseven.runtime.turns import Turns
 from stepseven.runtime.waits import DurableWait, foreign_place
 from stepseven.transitions import runs
 from stepseven.transitions.state import Hold, Loaded, Record
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 5.0  # for code that waits for something outside between its steps
+LOOKS_S = 120.0  # for probes and looks at results; each has a time-out of its own
 _NOBODY = "rehearsal"
 
 
@@ -76,7 +77,7 @@ class Looking:
 
 
 class Rehearsal(Lifecycle):
-    """A run whose code is only let meet its records."""
+    """A run whose code is only let meet its records. What was *loaded* is played with: it is good for one rehearsal."""
 
     all_at_once = True
 
@@ -86,7 +87,7 @@ class Rehearsal(Lifecycle):
         hold = Hold(run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=root, owner=_NOBODY, fence=-1)
         looking: Any = Looking(services.store)
         quiet = replace(services, watchers=[], wakers=[], executions={}, store=looking)
-        super().__init__(quiet, workflow, hold, copied(loaded), recovery=True)
+        super().__init__(quiet, workflow, hold, loaded, recovery=True)
         self.changed = run["source_digest"] != workflow.digest  # a call may have other arguments than last time
         self.met: list[Met] = []
         self.possible: dict[tuple[str, str], Coming] = {}  # what may come if something that runs again gives something else
@@ -96,6 +97,7 @@ class Rehearsal(Lifecycle):
         self._asked: set[tuple[str, str]] = set()
         self.pending: set[Any] = set()
         self._looked_at: set[Any] = set()
+        self.turns = Turns(self)
 
     # -- the whole ----------------------------------------------------------------------------------------------------------
 
@@ -109,7 +111,11 @@ class Rehearsal(Lifecycle):
         body = self.body = self._begin()
         ended, broke = False, None
         try:
-            await asyncio.wait({body, self._over}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
+            give_up = loop.time() + LOOKS_S
+            while not (body.done() or self._over.done()):
+                await asyncio.wait({body, self._over}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
+                if not (self.turns.under_way or self.turns.waiting) or loop.time() > give_up:
+                    break
             if body.done() and self.unloading is None:
                 ended, broke = _how(self, body)
             elif not self._over.done():
@@ -120,14 +126,17 @@ class Rehearsal(Lifecycle):
             if body.done() and not body.cancelled():
                 body.exception()
         return Observed(
-            met=tuple(self.met), coming=(*self.coming, *self.possible.values()), ended=ended, broke=broke,
-            unknown=tuple(dict.fromkeys(self.unseen)), stale=tuple(self._stale()),
+            met=tuple(self.met), coming=(*self.coming, *self._possible()), ended=ended, broke=broke,
+            unknown=tuple(dict.fromkeys(self.unseen)), stale=tuple(self._stale()), receipts=tuple(self._receipts()),
         )  # fmt: skip
 
     def _finish(self, why: str) -> None:
         if self.unloading is None and not (self.body is not None and self.body.done()):
             self.coming = ahead.after(self.tasks)
         super()._finish(why)
+
+    def _all_wait(self) -> bool:
+        return not self.turns.waiting and super()._all_wait()
 
     def _not_waiting(self) -> None:
         """The code waits for something that no record tells of: what comes after that is not seen."""
@@ -150,10 +159,31 @@ class Rehearsal(Lifecycle):
         tried = self.attempts.get(("", "run.body", "run.body"), [])
         return bool(tried) and tried[-1]["source_digest"] != self.workflow.digest
 
+    def _possible(self) -> list[Coming]:
+        """What may come because something runs again, but for the questions that stand already."""
+        asked = {met.question for met in self.met if met.question is not None}
+        return [c for c in self.possible.values() if c.text is None or c.many or c.text not in asked]
+
     def _stale(self) -> list[str]:
         """Steps whose records were not asked for, and are still called by what comes."""
-        names = {c.name for c in (*self.coming, *self.possible.values())}
-        return [r.name for r in self.records.values() if not r.used and r.state == "done" and r.name in names]
+        names = self._named_before(c.name for c in (*self.coming, *self.possible.values()))
+        return [names[r.name] for r in self.records.values() if not r.used and r.state == "done" and r.name in names]
+
+    def _receipts(self) -> list[str]:
+        """Writes that are done, and that may come again under another key: then a person is asked whether it is the same."""
+        if not (self.moved or self.diverged or self._stale()):
+            return []
+        names = self._named_before(c.name for c in (*self.coming, *self.possible.values()) if c.effect is not None)
+        return [names[r.name] for r in self.records.values() if r.effect is not None and r.state == "done" and r.name in names]
+
+    def _named_before(self, steps: Iterable[str]) -> dict[str, str]:
+        """The name that a step is on record under → its name."""
+        found: dict[str, str] = {}
+        for name in dict.fromkeys(steps):
+            step = known.find(name, self.workflow.fn.__module__)
+            found.update(dict.fromkeys(() if step is None else self.names_before(step), name))
+            found[name] = name
+        return found
 
     # -- what the run's code does ---------------------------------------------------------------------------------------------
 
@@ -281,7 +311,7 @@ async def meet(ex: Rehearsal, call: Call) -> Any:
     reading.as_named_before(ex, call)
     if call.key in ex.pending:  # another task makes the same call: they share it
         await ex.hang(call.step.name, WaitingFor.EFFECT)
-    found = await outlook(ex, call)
+    found = await ex.turns.take(outlook(ex, call))
     ex.note(found.met)
     if found.also is not None:
         ex.note(found.also)
@@ -298,16 +328,6 @@ async def meet(ex: Rehearsal, call: Call) -> Any:
 def _one_of(branch: str, around: str) -> bool:
     """Whether *branch* is *around*, or within it."""
     return not around or branch == around or branch.startswith(f"{around}/")
-
-
-def copied(loaded: Loaded) -> Loaded:
-    """What is on record, to be played with: the rows themselves are not changed by anybody."""
-    return replace(
-        loaded, records={key: copy.copy(r) for key, r in loaded.records.items()}, older=[copy.copy(r) for r in loaded.older],
-        attempts={key: list(rows) for key, rows in loaded.attempts.items()},
-        questions={key: list(rows) for key, rows in loaded.questions.items()}, kin=dict(loaded.kin),
-        recoveries=list(loaded.recoveries),
-    )  # fmt: skip
 
 
 def _how(ex: Rehearsal, body: asyncio.Task[Any]) -> tuple[bool, str | None]:

@@ -256,8 +256,13 @@ def _drop(ex: RunMemory, record: Record, aside: Aside) -> None:
 
 def asides(records: Mapping[RecordKey, Record]) -> dict[RecordKey, Aside]:
     """What was set aside in earlier executions, by whose record it was."""
-    found = (Aside(**json.loads(r.result or "{}")) for (_, name, _), r in records.items() if name == ASIDE and r.result)
+    found = [_aside(r.result) for (_, name, _), r in records.items() if name == ASIDE and r.result is not None]
     return {(a.branch, a.name, a.key): a for a in found}
+
+
+def _aside(text: str) -> Aside:
+    """As it was written down; what a later version says besides is passed over."""
+    return Aside(**{name: value for name, value in json.loads(text).items() if name in Aside.__slots__})
 
 
 def put_aside(ex: RunMemory) -> None:

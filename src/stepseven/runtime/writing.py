@@ -23,7 +23,6 @@ from stepseven.transitions.questions import REFUSED
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
-    from stepseven.runtime.declared import Step
     from stepseven.runtime.execution import Execution
     from stepseven.transitions.state import Record
 
@@ -94,25 +93,18 @@ def intent_of(ex: Execution, call: Call) -> Intent:
 
 
 async def as_claimed(ex: Execution, call: Call) -> Intent:
-    """What the call wants to do outside, under the name it is, or would be, claimed under."""
-    return await _as_named_before(ex, intent_of(ex, call), call.step)
-
-
-async def _as_named_before(ex: Execution, intent: Intent, step: Step[Any, Any]) -> Intent:
-    """A renamed step goes on under the name its effect was claimed under: a rename is no second effect."""
+    """What the call wants to do outside, under the name it is, or would be, claimed under: a rename is no second effect."""
+    intent, step = intent_of(ex, call), call.step
     declared = step.settings.renamed_from if step.settings.effect_name is None else ()
     said = [name for name in ex.names_before(step) if name not in step.settings.renamed_from] if ex.renamed else []
     if not declared and not said:
         return intent
 
     def unit(tx: Any) -> str:
-        names = [*declared, *said]
-        if said:  # as a person said: the older code may have named the effect otherwise than the step
-            mine = {ex.hold.run_no, ex.run["root_no"]} - {None}
-            rows = [row for no in mine for row in tx.all(tx.sql.effects, {"run_no": no}) if row["key"] == intent.key]
-            names += [row["name"] for row in rows if row["step"] in said]
-        there = [name for name in names if tx.one(tx.sql.effect, {**intent.where(), "name": name}) is not None]
-        return there[0] if there else intent.name
+        mine = {ex.hold.run_no, ex.run["root_no"]} - {None} if said else ()  # then it may be named otherwise than the step
+        rows = [row for no in mine for row in tx.all(tx.sql.effects, {"run_no": no}) if row["key"] == intent.key]
+        names = [*declared, *said, *(row["name"] for row in rows if row["step"] in said)]
+        return next((n for n in names if tx.one(tx.sql.effect, {**intent.where(), "name": n}) is not None), intent.name)
 
     return replace(intent, name=await ex.store.read(unit))
 

@@ -180,6 +180,7 @@ class Statements:
     drop_try: str
     slim_attempts: str
     slim_questions: str
+    slim_recoveries: str
     drop_events: str
     drop_waits: str
     finish_prune: str
@@ -795,6 +796,7 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
             AND n = :n RETURNING usd, tokens""",
         "slim_attempts": f"UPDATE {s}attempt SET trace = NULL, inputs = NULL, source_digest = NULL WHERE run_no = :run_no",
         "slim_questions": f"UPDATE {s}question SET context = '{{}}', schema = NULL, about = NULL WHERE run_no = :run_no",
+        "slim_recoveries": f"UPDATE {s}recovery SET plan = '{{}}' WHERE run_no = :run_no",
         "drop_events": f"DELETE FROM {s}event WHERE run_no = :run_no",
         "drop_waits": f"DELETE FROM {s}wait WHERE run_no = :run_no",
         "finish_prune": f"""UPDATE {s}run SET pruned_us = :now, inputs = :inputs, remaining = NULL,

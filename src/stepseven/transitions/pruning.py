@@ -221,7 +221,8 @@ def _drop_artifact(tx: Tx, s: Shrink, row: Row) -> None:
 
 def _finish(tx: Tx, s: Shrink, inputs: str, now_us: int) -> None:
     record_kin(tx, s.run_no)
-    for statement in (tx.sql.slim_attempts, tx.sql.slim_questions, tx.sql.drop_events, tx.sql.drop_waits):
+    slim = (tx.sql.slim_attempts, tx.sql.slim_questions, tx.sql.slim_recoveries)
+    for statement in (*slim, tx.sql.drop_events, tx.sql.drop_waits):
         tx.run(statement, {"run_no": s.run_no})
     tx.run(tx.sql.finish_prune, {"run_no": s.run_no, "now": now_us, "inputs": kept_inputs(inputs), "most": KEPT})
 

@@ -81,11 +81,25 @@ def chosen_of(row: Row) -> Chosen:
 
 
 def supposed(chosen: Chosen, loaded: Loaded) -> Row:
-    """The open recovery that *chosen* would be: for looking what came of it. Nothing is stored."""
-    return {
+    """The open recovery that *chosen* would be: for looking what comes of it. Answers questions in *loaded*; stores nothing."""
+    at_us = _later(loaded, 0)
+    row: Row = {
         "id": "supposed", "plan": NO_PLAN, "chosen": chosen.stored(), "by": chosen.by, "result": _began(loaded),
-        "created_us": _later(loaded, 0), "ended_us": None,
+        "created_us": at_us, "ended_us": None,
     }  # fmt: skip
+    for rows in loaded.questions.values():
+        rows[:] = [_as_answered(each, chosen, at_us) for each in rows]
+    return row
+
+
+def _as_answered(row: Row, chosen: Chosen, now_us: int) -> Row:
+    answer = _answer(row, chosen) if row["status"] == "open" else None
+    if answer is None:
+        return row
+    told = {"answered_by": chosen.by, "answered_us": now_us}
+    if answer is _WITHDRAWN:
+        return {**row, **told, "status": "withdrawn"}
+    return {**row, **told, "status": "answered", "answer": json.dumps(answer, ensure_ascii=False)}
 
 
 def open_one(rows: Sequence[Row]) -> Row | None:

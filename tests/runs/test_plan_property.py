@@ -1,0 +1,329 @@
+"""What a plan says is what a resume then does at most: over workflows, deaths and changes made by chance.
+
+Longer than other files: one story, and its claims in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from stepseven import Plan
+from stepseven.decide.plan import Do, Path, document
+from stepseven.testing import TestLayer
+from tests.runs.plan_programs import FACTS, FIELDS, LAST, Program, edits, programs
+from tests.runs.plan_world import NEVER, Case, answer_all, case, to_the_end
+from tests.servers import databases
+
+LONG_S = 3 * 86_400.0
+PHASES = (Phase.explicit, Phase.generate, Phase.shrink)  # to explain a failure takes longer than to find it
+
+
+@dataclass
+class Story:
+    """What happens to a run before somebody plans its resume.
+
+    Attributes:
+        rounds: how often its questions are answered before. at, side: at which write its process dies, and on which side of it.
+        failing: number of a step → how it fails until then.
+        mutations: what changes while it waits. edits: what changes in its code.
+        answered: its open questions are answered before the plan. at_once: after it, before the resume.
+        choices: what a person says of the kinds of question where that may differ.
+    """
+
+    rounds: int
+    at: int
+    side: str
+    failing: dict[int, str]
+    mutations: list[tuple[Any, ...]]
+    edits: list[tuple[Any, ...]]
+    answered: bool
+    at_once: bool
+    choices: dict[str, str]
+
+
+def mutation() -> st.SearchStrategy[tuple[Any, ...]]:
+    """Something else than it was."""
+    n = st.integers(0, 4)
+    return st.one_of(
+        st.tuples(st.just("artifacts")), st.tuples(st.just("file"), n, st.sampled_from(["gone", "other"])),
+        st.tuples(st.just("table"), n, st.integers(1, 3)), st.tuples(st.just("table"), n, st.integers(1, 3)),
+        st.tuples(st.just("fact"), st.sampled_from(FACTS), n), st.tuples(st.just("fact"), st.sampled_from(FACTS), n),
+        st.tuples(st.just("field"), st.sampled_from(FIELDS), n),
+        st.tuples(st.just("moved"), st.integers(3, 4)),
+        st.tuples(st.just("refuted"), n), st.tuples(st.just("by hand"), n, n),
+    )  # fmt: skip
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """One story."""
+    still = draw(st.booleans())  # nothing changes at all
+    return Story(
+        rounds=draw(st.integers(0, 3)), at=draw(st.one_of(st.just(NEVER), st.integers(2, 40))),
+        side=draw(st.sampled_from(["before", "after"])),
+        failing=draw(st.dictionaries(st.integers(0, 4), st.sampled_from(["fixable", "once", "murky"]), max_size=2)),
+        mutations=[] if still else draw(st.lists(mutation(), min_size=1, max_size=4)),
+        edits=[] if still else draw(st.one_of(st.just([]), edits())),
+        answered=draw(st.booleans()), at_once=draw(st.booleans()),
+        choices={
+            "drift": draw(st.sampled_from(["keep", "refresh"])), "code": draw(st.sampled_from(["map", "run"])),
+            "conflict": draw(st.sampled_from(["same", "second"])),
+        },
+    )  # fmt: skip
+
+
+# -- the story ----------------------------------------------------------------------------------------------------------------
+
+
+def begin(c: Case, story: Story) -> bool:
+    """The run, until its process dies or it waits. Whether there is a run that has not ended."""
+    for n, how in story.failing.items():
+        c.world.failing[f"s{n}"] = how
+    assert c.module is not None
+    flow = c.module.flow
+
+    async def first(layer: TestLayer) -> None:
+        for fact in FACTS:
+            layer.client("acme").set(fact, 2, source="crm")
+        outcome = await layer.run(flow(), client="acme", run_id="r")
+        for _ in range(story.rounds):
+            if outcome.status.ended:
+                return
+            if not await answer_all(c, layer, story.choices, but=LAST):
+                return
+            outcome = await layer.resume("r")
+
+    c.process(first, at=story.at, side=story.side)
+    if not databases.exists(c.folder):
+        return False
+    rows = databases.rows(c.folder, "SELECT status FROM run")
+    return bool(rows) and rows[0]["status"] not in ("done", "failed", "cancelled")
+
+
+def change(c: Case, layer: TestLayer, what: tuple[Any, ...]) -> None:  # noqa: C901, PLR0912 - one line per kind
+    """One mutation."""
+    kind, *how = what
+    world = c.world
+    steps = sorted(world.ran) or ["s0"]
+    if kind == "artifacts":
+        databases.execute(c.folder, "DELETE FROM artifact")
+    elif kind == "file":
+        files = sorted(c.folder.glob("s*.txt"))
+        for path in files[how[0] : how[0] + 1] or files[:1]:
+            if how[1] == "gone":
+                path.unlink()
+            else:
+                path.write_text("something else")
+    elif kind == "table":
+        world.table[steps[how[0] % len(steps)].partition("_")[0]] = how[1]
+    elif kind == "fact":
+        layer.client("acme").set(how[0], how[1], source="crm")
+    elif kind == "moved":
+        for fact in FACTS:
+            layer.client("acme").set(fact, how[0], source="crm")
+        world.customer = dict.fromkeys(FIELDS, how[0])
+    elif kind == "field":
+        world.customer[how[0]] = how[1]
+    elif kind == "refuted":
+        world.refuted |= set(sorted(world.called)[how[0] :][:2])
+    else:  # somebody did it by hand
+        done = (f"s{how[0]}", how[1])
+        if done not in world.there:
+            world.there[done] = how[1] + 1
+            world.effects[done] += 1
+
+
+@dataclass
+class Seen:
+    """What there is to judge by."""
+
+    plan: Plan
+    path: Path
+    ran: Counter[str]
+    usd: float
+    asked: int
+    status: str
+    effects: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+
+async def look(c: Case, layer: TestLayer) -> Plan:
+    """Plan twice: nothing changed by it, and it says the same."""
+    before, outside = c.everything(), c.world.state()
+    plan = await layer.plan("r")
+    assert c.everything() == before, "a plan changed what is stored"
+    assert c.world.state() == outside, "a plan changed something outside"
+    again = await layer.plan("r")
+    one, two = document(plan), document(again)
+    one.pop("looked_us"), two.pop("looked_us")
+    assert one == two, f"a second look says something else:\n{plan}\n{again}\n{_differs(one, two)}"
+    return plan
+
+
+def go(c: Case, program: Program, story: Story) -> Seen | None:
+    """The whole story; ``None``: there was nothing to plan."""
+    if not begin(c, story):
+        return None
+    c.world.failing.clear()
+    if story.edits:
+        changed = program.changed(story.edits)
+        note("--- then\n" + _told(changed))
+        c.deploy(changed)
+    c.clock.advance(LONG_S)
+    world = c.world
+
+    async def second(layer: TestLayer) -> Seen | None:
+        for what in story.mutations:
+            change(c, layer, what)
+        if story.answered:
+            await answer_all(c, layer, story.choices)
+        plan = await look(c, layer)
+        note(str(plan))
+        note(repr(plan.paths))
+        ran, usd = Counter(world.ran), world.usd
+        asked = await answer_all(c, layer, story.choices) if story.at_once else 0
+        status, later = await to_the_end(c, layer, story.choices)
+        path = next((p for p in plan.paths if p.name == _PATHS[story.choices["drift"]]), plan.paths[0])
+        return Seen(
+            plan=plan, path=path, ran=Counter(world.ran) - ran, usd=world.usd - usd, status=status,
+            asked=asked + later, effects=world.effects,
+        )  # fmt: skip
+
+    return c.process(second)
+
+
+def _differs(one: Any, two: Any, at: str = "") -> list[str]:
+    """Where two documents differ."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return [found for key in {**one, **two} for found in _differs(one.get(key), two.get(key), f"{at}.{key}")]
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return [found for n, pair in enumerate(zip(one, two, strict=True)) for found in _differs(*pair, f"{at}[{n}]")]
+    return [] if one == two else [f"{at}: {one} | {two}"]
+
+
+_PATHS = {"keep": "continue", "refresh": "refresh"}
+
+
+def _told(program: Program) -> str:
+    source = program.source("p")
+    return source[source.index("\n@step") :]
+
+
+# -- the claims -----------------------------------------------------------------------------------------------------------------
+
+
+def most(c: Case, path: Path) -> dict[str, float]:
+    """Step → how often it runs at most, as the plan says."""
+    found: dict[str, float] = Counter()  # type: ignore[assignment]  # floats, for what is not bounded
+    for line in path.steps:
+        if line.do is not Do.REUSE or line.maybe:
+            found[c.bare(line.step)] += float("inf") if line.at_most is None else line.at_most
+    return found
+
+
+def judge(c: Case, seen: Seen, story: Story) -> None:
+    """Every claim, from what the outside saw."""
+    bound = most(c, seen.path)
+    if not seen.path.unknown or "unknown" not in bound:
+        for step, n in seen.ran.items():
+            assert n <= bound.get(step, 0), f"{step} ran {n} times, at most {bound.get(step, 0)} said the plan"
+    if seen.path.usd_at_most is not None:
+        assert seen.usd <= seen.path.usd_at_most + 1e-9, f"{seen.usd} US dollars"
+    if seen.path.questions_at_most is not None:
+        assert seen.asked <= seen.path.questions_at_most, f"{seen.asked} questions"
+    reused = {c.bare(s.step) for s in seen.path.steps if s.do is Do.REUSE and not s.maybe}
+    assert not [step for step in reused if step not in bound and seen.ran[step]], "what was to be reused ran"
+    if not any(what == "rename" and not declared for what, _, declared in story.edits):  # nobody could know it is the same
+        assert all(n <= 1 for n in seen.effects.values()), f"an effect twice: {seen.effects}"
+    if is_exact(seen, story):
+        exact = Counter({c.bare(s.step): 0 for s in seen.path.steps})
+        for line in seen.path.steps:
+            if line.do is not Do.REUSE and not c.bare(line.step).startswith("run"):
+                exact[c.bare(line.step)] += line.count
+        assert +exact == +seen.ran, "not just what was said"
+
+
+def is_exact(seen: Seen, story: Story) -> bool:
+    """Whether nothing was left open: no mutation, no branch, no loop."""
+    return not (story.mutations or story.edits or seen.path.unknown or seen.status != "done") and all(
+        not line.maybe and line.at_most == line.count for line in seen.path.steps
+    )
+
+
+class Met:
+    """How often what came up, so that nobody proves something about nothing."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def count(self, seen: Seen | None, story: Story) -> None:
+        """One more example."""
+        self.of["examples"] += 1
+        if seen is None:
+            self.of["ended before"] += 1
+            return
+        self.of["planned"] += 1
+        self.of["no call unbounded"] += all(line.at_most is not None for line in seen.path.steps)
+        self.of["money bounded"] += seen.path.usd_at_most is not None
+        self.of["questions bounded"] += seen.path.questions_at_most is not None
+        self.of["exact"] += is_exact(seen, story)
+        self.of["something ran"] += bool(seen.ran)
+        self.of["something reused"] += any(line.do is Do.REUSE for line in seen.path.steps)
+        self.of["two paths"] += len(seen.plan.paths) > 1
+        self.of["maybe"] += any(line.maybe for line in seen.path.steps)
+        self.of["nothing unseen"] += not any(line.step == "unknown" for line in seen.path.steps)
+        self.of[f"status {seen.status}"] += 1
+        self.of["code changed"] += bool(story.edits)
+
+
+def prove(examples: int, *, chance: bool = False) -> Counter[str]:
+    """Every claim, for so many examples."""
+    met = Met()
+
+    @settings(
+        max_examples=examples, derandomize=not chance, database=None, deadline=None,
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, phases=PHASES,
+    )  # fmt: skip
+    @given(programs(), stories())
+    def holds(program: Program, story: Story) -> None:
+        note(_told(program))
+        with case(program) as c:
+            seen = go(c, program, story)
+            met.count(seen, story)
+            if seen is not None:
+                note(f"ran {dict(seen.ran)}, {seen.usd} $, {seen.asked} questions")
+                judge(c, seen, story)
+
+    holds()
+    return met.of
+
+
+def at_least(met: Counter[str], **shares: float) -> None:
+    """What came up often enough, as a share of the plans that were made."""
+    for what, share in shares.items():
+        told = what.replace("_", " ")
+        assert met[told] >= share * met["planned"], f"{told}: {met[told]} of {met['planned']}"
+
+
+@pytest.mark.timeout(300)
+def test_a_resume_never_does_more_than_its_plan_said() -> None:
+    """Nothing more runs, is asked or is paid; what was to be reused did not run; no effect twice; looking changes nothing."""
+    met = prove(150 if databases.kind() == "sqlite" else 30)
+    print(dict(met))  # noqa: T201 - shown with -s: how much was proved
+    at_least(met, nothing_unseen=0.95)
+    if databases.kind() == "sqlite":  # the others are the first few of the same stories, and the smallest
+        at_least(met, no_call_unbounded=0.4, money_bounded=0.25, questions_bounded=0.7, something_ran=0.3, something_reused=0.6)
+        at_least(met, exact=0.08, code_changed=0.08, two_paths=0.08, maybe=0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_resume_never_does_more_than_its_plan_said_in_thousands_of_stories() -> None:
+    """The same, with others every time."""
+    met = prove(3000 if databases.kind() == "sqlite" else 300, chance=True)
+    at_least(met, no_call_unbounded=0.4, exact=0.08, two_paths=0.03)
