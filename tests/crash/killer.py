@@ -124,10 +124,14 @@ class Faults:
                 ends = first[0] == "COMMIT" or (first[0] in ("INSERT", "UPDATE", "DELETE") and not self.in_transaction)
                 if not ends and not (first[0] == "PRAGMA" and first[1].startswith("wal_checkpoint")):
                     return made(statement, *parameters)
-                cursor = faults.around("commit", made, statement, *parameters)
-                if ends and faults.life.power and made("PRAGMA synchronous").fetchone()[0] >= 2:
-                    faults.copy()
-                return cursor
+
+                def whole() -> Any:
+                    cursor = made(statement, *parameters)
+                    if ends and faults.life.power and made("PRAGMA synchronous").fetchone()[0] >= 2:
+                        faults.copy()  # before it may be killed after it: the disk has it
+                    return cursor
+
+                return faults.around("commit", whole)
 
         def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
             connection = real_connect(*args, factory=Connection, **kwargs)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.runs.outside import Outside
+from tests.runs.tools import alone
 from tests.runs.worldly import post
 
 HEAD = """
@@ -52,6 +53,7 @@ class Deploys:
 
         module.__dict__["send"] = send
         exec(compile(text, str(file), "exec"), module.__dict__)
+        alone(module)
         return module
 
 

@@ -22,7 +22,7 @@ from stepseven.testing import TestLayer
 from stepseven.testing.clock import Clock
 from tests.runs.deaths import Death
 from tests.runs.plan_programs import Program
-from tests.runs.tools import Crash, bury, hang_up
+from tests.runs.tools import Crash, alone, bury, hang_up
 from tests.servers import databases
 
 T = TypeVar("T")
@@ -131,6 +131,7 @@ class Case:
         module.__dict__["W"] = self.world
         sys.modules[name] = module
         exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+        alone(module)
 
     def bare(self, name: str) -> str:
         """A step's name as its program has it."""

@@ -35,6 +35,7 @@ from stepseven import (
 )
 from stepseven.decide.classify import Handling
 from stepseven.testing import Clock, TestLayer
+from tests.runs.tools import alone
 from tests.servers import databases
 
 
@@ -809,6 +810,7 @@ def module(folder: Path, expression: str) -> Any:
     sys.modules["mendable_module"] = made
     made.__dict__.pop("__cached__", None)
     exec(compile(path.read_text(), str(path), "exec"), made.__dict__)
+    alone(made)
     return made
 
 

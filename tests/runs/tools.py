@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -23,11 +23,10 @@ from tests.servers import databases
 from tests.servers.databases import bury, execute, exists, rows, url
 
 __all__ = [
-    "Crash", "bury", "child", "die_after", "execute", "exists", "hang_up", "module", "only_these", "records", "rows",
+    "Crash", "alone", "bury", "child", "die_after", "execute", "exists", "hang_up", "module", "only_these", "records", "rows",
     "until_crash", "url",
 ]  # fmt: skip
 T = TypeVar("T")
-_MADE: WeakSet[ModuleType] = WeakSet()
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,16 +46,19 @@ def only_these(monkeypatch: pytest.MonkeyPatch, *workflows: Workflow[Any, Any]) 
         monkeypatch.setitem(procedure._namesakes, each.name, WeakValueDictionary({each.fn.__module__: each}))
 
 
+def alone(made: ModuleType) -> None:
+    """The names of a module's workflows mean these, as in a process that never saw another module."""
+    for value in vars(made).values():
+        if isinstance(value, Workflow):
+            procedure._namesakes[value.name] = WeakValueDictionary({value.fn.__module__: value})
+
+
 def module(name: str, source: str) -> ModuleType:
-    """A module of the given text, as an edited file would be after a restart: what an earlier one defined is not there any more."""
+    """A module of the given text, as an edited file would be after a restart: nothing else that was loaded is there any more."""
     made = ModuleType(name)
-    for earlier in list(_MADE):
-        for value in vars(earlier).values():
-            if isinstance(value, Workflow):
-                procedure._namesakes[value.name].pop(value.fn.__module__, None)
-    _MADE.add(made)
     sys.modules[name] = made
     exec(compile(textwrap.dedent(source), f"{name}.py", "exec"), made.__dict__)
+    alone(made)
     return made
 
 

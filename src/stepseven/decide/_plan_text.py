@@ -23,7 +23,7 @@ _NAME_MOST = 22
 _INDENT = " " * 11  # under the first name of a line
 _NAMES = {
     "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.start": "another run",
-    "run.body": "workflow", DRIFT: "what moved", RUN: "first", "limit": "limit", UNKNOWN: UNKNOWN,
+    "run.body": "workflow", "run.code": "code", DRIFT: "what moved", RUN: "first", "limit": "limit", UNKNOWN: UNKNOWN,
 }  # fmt: skip
 _SIGNS = str.maketrans({
     "✓": "+", "↻": ">", "·": "-", "→": "->", "←": "<-", "…": "...", "≤": "<=", "–": "-", "“": '"', "”": '"', "×": "x", "’": "'",

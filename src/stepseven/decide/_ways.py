@@ -326,11 +326,14 @@ def with_questions(path: Path, run: Standing, drift: Sequence[Drifted]) -> Path:
 
 
 def cheapest(paths: Sequence[Path]) -> Path | None:
-    """By money, then questions, then time. What is not known loses to what is; ``continue`` wins a tie."""
+    """By money, then questions, then time. A way with more steps of unknown price loses; ``continue`` wins a tie."""
 
-    def key(path: Path) -> tuple[float, int, float, bool]:
-        usd = float("inf") if path.usd is None else path.usd
-        return usd, path.questions, float("inf") if path.seconds is None else path.seconds, path.name != CONTINUE
+    def key(path: Path) -> tuple[int, bool, float, int, float, bool]:
+        running = [s for s in path.steps if s.do is not Do.REUSE]
+        unpriced = {s.step for s in running if s.usd is None or (s.maybe and s.usd_at_most is None)}
+        dark = path.usd is None and not unpriced  # nobody knows what comes
+        seconds = float("inf") if path.seconds is None else path.seconds
+        return len(unpriced), dark, sum(s.usd or 0 for s in running), path.questions, seconds, path.name != CONTINUE
 
     return min(paths, key=key, default=None)
 

@@ -315,7 +315,7 @@ def sentences(c: Changes) -> tuple[str, ...]:
         told += [f"Not in the code any more: {say.listing(reads)}. What it gave is kept, and not used."] if reads else []
     new = [f"“{n}”" for n in c.new if n not in {n for p in c.pairs for n in (p.to, *p.others)}]
     told += [f"New in the code: {say.listing(new)}."] if new else []
-    if not c.changed or told:
+    if not c.changed or told or c.pairs:
         return tuple(told)
     return ("The code changed since it was last executed; its steps are the same.",)
 

@@ -11,7 +11,7 @@ from stepseven.decide import policy
 from stepseven.decide.plan import Do, Met
 from stepseven.errors import Conflict, NotRecordable, NotYet, Refused, StepFailed
 from stepseven.model import EffectState, FailureKind
-from stepseven.runtime import approving, clash, doubt, reading, sending, trouble, verifying, writing
+from stepseven.runtime import approving, asking, clash, doubt, reading, sending, trouble, verifying, writing
 from stepseven.runtime.calls import changed_argument
 from stepseven.runtime.choices import given_by
 from stepseven.runtime.reading import ItemSkipped
@@ -87,13 +87,13 @@ def _next_move(ex: Rehearsal, call: Call, why: str | None) -> Outlook:
     if isinstance(move, policy.Wait):
         row = next(r for rows in ex.questions.values() for r in rows if r["id"] == move.question_id)
         ex.asks(row, call.key[1])
-        return Outlook(told(ex, call, Do.RUN, "as the answer says", maybe=True))
+        return Outlook(told(ex, call, Do.RUN, "as the answer says", maybe=True, granted=True))
     if isinstance(move, policy.Ask):
         if call.step.settings.on_failure == "raise":
             raise StepFailed(call.step.name, trouble.last_reason(ex, call), kind=trouble.last_kind(ex, call))
         return Outlook(
             told(ex, call, Do.ASK, _tries(ex, call), question=f"{call.step.name} failed: {trouble.last_reason(ex, call)}"),
-            also=told(ex, call, Do.RUN, "as the answer says", maybe=True),
+            also=told(ex, call, Do.RUN, "as the answer says", maybe=True, granted=True),
         )
     if isinstance(move, policy.Give):
         if call.step.settings.on_failure == "raise" or call.place.item is not None:
@@ -296,22 +296,33 @@ def _is_new(ex: Rehearsal, call: Call) -> bool:
 
 def _reused(ex: Rehearsal, call: Call, record: Record) -> Met:
     seconds = None if record.ended_us is None else (record.ended_us - record.started_us) / 1e6
+    cost_usd, cost_seconds = _declared(call)
     why = "" if record.state == "done" else f"it {'was skipped' if record.state == 'skipped' else 'failed for good'}"
     return Met(
         name=call.step.name, branch=call.branch, key=call.key[2], do=Do.REUSE, why=why, maybe=ex.may(call.branch),
         effect=record.effect, usd=None if record.usd is None else record.usd / 1e6, tokens=record.tokens, seconds=seconds,
-        summary=record.summary,
+        summary=record.summary, cost_usd=cost_usd, cost_seconds=cost_seconds, tries=call.step.settings.attempts,
     )  # fmt: skip
 
 
+def _declared(call: Call) -> tuple[float | None, float | None]:
+    """What one try costs, and how long it takes."""
+    cost = call.step.settings.cost
+    return (None, None) if cost is None else (cost.usd, cost.seconds)
+
+
 def told(  # noqa: PLR0913 - a note has that many sides
-    ex: Rehearsal, call: Call, do: Do, why: str, *, maybe: bool = False, new: bool = False, question: str | None = None
-) -> Met:
-    """A call as a note for the plan."""
+    ex: Rehearsal, call: Call, do: Do, why: str, *, maybe: bool = False, new: bool = False, question: str | None = None,
+    granted: bool = False,
+) -> Met:  # fmt: skip
+    """A call as a note for the plan. *granted*: an answer gives it as many tries as it had at first."""
     o = call.step.settings
+    cost_usd, cost_seconds = _declared(call)
     failed = len([r for r in trouble.tries(ex, call) if r["outcome"] in ("failed", "unknown")])
+    answered = [r["attempts"] for r in asking.about_failure(ex, call) if r["status"] == "answered"]
+    fresh = 0 if granted else failed - (answered[-1] if answered else 0)  # an answer grants as many tries as there were
     return Met(
         name=call.step.name, branch=call.branch, key=call.key[2], do=do, why=why, maybe=maybe or ex.may(call.branch),
-        effect=o.effect.value if o.writes else None, cost_usd=None if o.cost is None else o.cost.usd,
-        cost_seconds=None if o.cost is None else o.cost.seconds, tries=max(1, o.attempts - failed), new=new, question=question,
+        effect=o.effect.value if o.writes else None, cost_usd=cost_usd, cost_seconds=cost_seconds,
+        tries=max(1, o.attempts - fresh), new=new, question=question,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
 from stepseven.decide.plan import plan as planned
-from stepseven.model import RunStatus
+from stepseven.model import QuestionKind, RunStatus
 from stepseven.runtime import codechange, drifting
 from stepseven.runtime.procedure import code_of
 from stepseven.runtime.rehearsal import Rehearsal
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from stepseven.decide.plan import Drifted, Price
     from stepseven.runtime.procedure import Workflow
     from stepseven.runtime.services import Services
-    from stepseven.store.base import Tx
+    from stepseven.store.base import Row, Tx
     from stepseven.transitions.recoveries import Chosen
 
 CONTINUE, REFRESH = "continue", "refresh"
+_SEEN_AGAIN = (QuestionKind.DRIFT, QuestionKind.CODE)  # what they are about is looked at anew, and told as it is now
 
 
 async def plan(services: Services, run_id: str, chosen: Chosen | None = None) -> Plan:
@@ -81,6 +82,7 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
     if seen.drift and decided != "keep":
         again = Rehearsal(services, workflow, await services.store.read(lambda tx: _as_chosen(tx, loaded)))
         drifting.refresh_in_memory(again, seen.drift)
+        again.changed = True  # what a call is given may be another thing than last time
         seen.ways[REFRESH] = await again.rehearse()
     seen.notes += first.notes
     if renamed is not None:
@@ -99,9 +101,13 @@ def _as_chosen(tx: Tx, first: Loaded) -> Loaded:
     return replace(loaded, recoveries=first.recoveries)
 
 
+def _asked(loaded: Loaded) -> list[Row]:
+    return [row for rows in loaded.questions.values() for row in rows if row["status"] == "open" and row["folded_into"] is None]
+
+
 def _standing(services: Services, loaded: Loaded) -> Standing:
     run = loaded.run
-    asked = [row for rows in loaded.questions.values() for row in rows if row["status"] == "open" and row["folded_into"] is None]
+    asked = [row for row in _asked(loaded) if row["kind"] not in _SEEN_AGAIN]
     return Standing(
         run_id=run["id"], client_id=run["client_id"], workflow=run["workflow"], goal=run["goal"], status=run["status"],
         waiting_for=run["waiting_for"], updated_us=run["updated_us"], looked_us=services.edge.now_us(),
@@ -112,7 +118,7 @@ def _standing(services: Services, loaded: Loaded) -> Standing:
 def _without_code(loaded: Loaded) -> Observed:
     """What can be said where the run's code is not loaded: what is on record, and that the rest is not known."""
     kept = [r for r in loaded.records.values() if not r.name.startswith(("run.", "client."))]
-    asked = [row for rows in loaded.questions.values() for row in rows if row["status"] == "open" and row["folded_into"] is None]
+    asked = _asked(loaded)
     return Observed(
         met=(*(_kept(r) for r in kept), *(_open(row) for row in asked)),
         unknown=(f"what comes next: workflow {loaded.run['workflow']!r} is not loaded here; name its module with --module",),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -90,7 +91,7 @@ class Rehearsal(Lifecycle):
         super().__init__(quiet, workflow, hold, loaded, recovery=True)
         self.changed = run["source_digest"] != workflow.digest  # a call may have other arguments than last time
         self.met: list[Met] = []
-        self.possible: dict[tuple[str, str], Coming] = {}  # what may come if something that runs again gives something else
+        self.possible: dict[tuple[str, str, int], Coming] = {}  # what may come if what runs again gives something else
         self.coming: tuple[Coming, ...] = ()
         self.unseen: list[str] = []  # what else cannot be seen, in words
         self.moved: list[tuple[str, str]] = []  # branches with a call that runs again, and which
@@ -291,8 +292,12 @@ class Rehearsal(Lifecycle):
         if at in self._looked_at:
             return
         self._looked_at.add(at)
+        listed: Counter[tuple[str, str]] = Counter()  # a step that is called twice calls what is in it twice
         for coming in ahead.after(self.tasks):
-            self.possible.setdefault((coming.name, coming.where), replace(coming, maybe=True))
+            listed[coming.name, coming.where] += 1
+            place = (coming.name, coming.where, listed[coming.name, coming.where])
+            if coming.many or place not in self.possible:
+                self.possible[place] = replace(coming, maybe=True)
 
 
 def _calling() -> tuple[tuple[Any, int], ...]:
