@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -243,6 +244,7 @@ class Layer:
         drift: Literal["keep", "refresh"] | None = None,
         wait: float | None = None,
         by: str | None = None,
+        plan: Plan | None = None,
     ) -> Outcome[Any]:
         """Go on with a run, as far as it gets; of an ended one: its outcome.
 
@@ -259,6 +261,7 @@ class Layer:
             drift: what becomes of facts that moved: ``"keep"`` what the run knows, or ``"refresh"``; default: it asks.
             wait: seconds to wait for people and long timers, too.
             by: who chooses; it is kept with the choice.
+            plan: what was looked at before that (``layer.plan``); kept with the choice, too.
 
         Raises:
             UnknownRun: there is none with this id.
@@ -268,6 +271,8 @@ class Layer:
             SecretFound, TooLarge: a value must not be kept. Nothing was changed.
         """
         wanted = choosing.wanted(run_id, approach=approach, skip=skip, rerun=rerun, drift=drift, by=by)
+        if plan is not None:
+            wanted = replace(wanted, plan=json.dumps(plan.document(), ensure_ascii=False))
         row = await self.store.read(lambda tx: runs.known(tx, run_id))
         if not RunStatus(row["status"]).ended:
             workflow = code_of(row)

@@ -11,12 +11,12 @@ from typing import Any
 
 from stepseven.decide.escalate import Draft
 from stepseven.model import EffectState, RunStatus
-from stepseven.store.base import Later, Tx
+from stepseven.store.base import Later, Row, Tx
 from stepseven.store.statements import SEQ_BITS
-from stepseven.transitions import effects, questions, runs, steps
+from stepseven.transitions import effects, questions, recoveries, runs, steps
 from stepseven.transitions.effects import Verdict
 from stepseven.transitions.restoring import Gap
-from stepseven.transitions.state import Hold, Record
+from stepseven.transitions.state import Hold, Record, load
 from tests.chaos.desk import NOW_US, Desk, ask, begin_attempt, intent
 from tests.chaos.scene import (
     FAILED_TRY,
@@ -92,6 +92,13 @@ def _settles_with_its_record(desk: Desk, hold: Hold) -> None:
     desk.touch(hold, lambda tx: claimed_and_settled(tx, hold), lambda each: [w.rows_written() for w in each] == [1, 1])
 
 
+def begins_recovery(tx: Tx, hold: Hold) -> Row | None:
+    """What a wake after long, or a resume, writes before anything begins."""
+    loaded = load(tx, hold.run_no)
+    assert loaded is not None
+    return recoveries.begin(tx, hold, loaded, f"rec_{hold.fence}_{hold.owner}", None, NOW_US)
+
+
 def claimed_and_settled(tx: Tx, hold: Hold) -> tuple[Later, Later]:
     """A claim that was made while the run was its sender's; and its record and receipt now."""
     row = {**effects._claim_row(hold, intent("k1"), "c_1", NOW_US), "generation": 1}
@@ -116,6 +123,7 @@ FENCED: dict[str, Act] = {
     "append_step": lambda desk, hold: desk.append(hold, paid=True),
     "begin_attempt": begin_attempt,
     "finish_map": lambda desk, hold: desk.touch(hold, lambda tx: steps.update_map(tx, hold, map_of(hold), NOW_US)),
+    "begin_recovery": lambda desk, hold: desk.touch(hold, lambda tx: begins_recovery(tx, hold), lambda row: row is not None),
     "count_executing": _counts,
     "release_run": lambda desk, hold: desk.leave(hold),
     "end_run": lambda desk, hold: desk.end(hold),

@@ -16,7 +16,7 @@ from stepseven.store.statements import SEQ_BITS, Statements, statements
 from stepseven.transitions import effects, steps
 from stepseven.transitions.state import Hold, Record, steps_range
 from tests.chaos.desk import NOW_US, Everyone, intent
-from tests.chaos.late import claimed_and_settled
+from tests.chaos.late import begins_recovery, claimed_and_settled
 from tests.chaos.scene import FAILED_TRY, Scene, Stores, at_work, kept_database, map_of
 from tests.servers.programs import until
 
@@ -61,7 +61,7 @@ def _all_of(s: Scene) -> list[Any]:
         sql = tx.sql
         found = [
             tx.all(sql.steps, steps_range(s.no)),
-            *(tx.all(t, no) for t in (sql.attempts, sql.effects, sql.questions_of_run)),
+            *(tx.all(t, no) for t in (sql.attempts, sql.effects, sql.questions_of_run, sql.recoveries_of_run)),
         ]
         return [[dict(row) for row in rows] for rows in found]
 
@@ -78,6 +78,7 @@ HALFWAY: dict[str, Callable[[Tx, Hold], object]] = {
     "append_step": lambda tx, hold: steps.append(tx, hold, replace(_read_of(hold), inputs="digest"), now_us=NOW_US),
     "begin_attempt": _tries,
     "finish_map": lambda tx, hold: steps.update_map(tx, hold, replace(map_of(hold), result="1"), NOW_US),
+    "begin_recovery": begins_recovery,
     "guard_run": lambda tx, hold: steps.end_attempt(tx, hold, FAILED_TRY, NOW_US),
     "claim_new": lambda tx, hold: (effects.claim_new(tx, hold, intent("k1"), "c_1", NOW_US), tx.one(tx.sql.store, {})),
     "append_settled": lambda tx, hold: (claimed_and_settled(tx, hold), tx.one(tx.sql.store, {})),

@@ -12,7 +12,7 @@ import pytest
 
 from stepseven import Layer, testing
 from stepseven.cli import main
-from stepseven.decide.plan import Coming, Do, Met, Observed, Plan, Standing, document, plan
+from stepseven.decide.plan import Coming, Do, Met, Observed, Plan, Standing, plan
 from tests.cli.conftest import Terminal
 
 
@@ -83,7 +83,7 @@ def test_a_plan_as_json(url: str, capsys: pytest.CaptureFixture[str], made: Plan
     import json
 
     told = json.loads(shown(capsys, "plan", "r1", "--json", "--store", url))
-    assert told == document(made)
+    assert told == made.document()
     assert [s["do"] for s in told["steps"]] == ["reuse", "run", "ask", "run"]
     assert told["paths"][0]["name"] == "continue"
 

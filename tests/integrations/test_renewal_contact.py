@@ -117,7 +117,7 @@ async def test_a_changed_contact_is_asked_about_and_only_the_mail_is_made_again(
     question = one(outcome, "drift")
     assert question.text.startswith("Acme's contact and mail changed while the renewal with contact waited.\nContact: Ann → Ben")
     assert "“draft mail” and the approval" in question.text
-    assert "Also changed, and not used here: seats, 25 → 30" in question.text
+    assert "Also changed, and not watched: a refresh takes it along: seats, 25 → 30" in question.text
     assert next(o for o in question.options if o.id == "refresh").usd == pytest.approx(0.05)
     assert outside.count("crm")["asked"]["letter"] == 1
     await answer(store, outcome, "drift", "refresh", by="ann")

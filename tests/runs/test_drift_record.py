@@ -139,7 +139,7 @@ async def test_only_watched_fields_are_asked_about(crm, watch):
         layer.clock.advance(LONG)
         question = await asked(layer)
         assert [d["key"] for d in question.context["drift"]] == ["record.contact.mail"]
-        assert "Also changed, and not used here: seats, 5 → 7" in question.text
+        assert "Also changed, and not watched: a refresh takes it along: seats, 5 → 7" in question.text
 
 
 async def test_a_record_that_cannot_be_read_asks_nobody(crm):

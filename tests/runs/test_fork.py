@@ -59,3 +59,35 @@ async def test_inputs_it_does_not_take_are_refused(inputs: dict[str, object], er
         with pytest.raises(error, match=next(iter(inputs))):
             await layer.fork("r", from_step="finish", inputs=inputs)
         assert [r.run_id for r in await layer.runs()] == ["r"]
+
+
+async def test_a_fork_has_what_stands_and_not_what_was_replaced() -> None:
+    """A result that was made anew is the one the fork begins with, also where its step got other arguments."""
+    says = ["one"]
+
+    @step
+    async def first(c: str) -> str:
+        return says[0]
+
+    @step
+    async def second(x: str) -> str:
+        return f"second {x}"
+
+    @step
+    async def third(x: str) -> str:
+        return f"third {x}"
+
+    @workflow
+    async def three(run: Run) -> str:
+        said = await third(await second(await first("c")))
+        return said + str(await run.ask("Go on?"))
+
+    async with testing.layer() as layer:
+        await layer.run(three(), client="acme", run_id="r")
+        says[0] = "two"
+        await layer.resume("r", rerun=["first"])
+        says[0] = "three"
+        fork = await layer.fork("r", from_step="third")
+        outcome = await layer.resume(fork.run_id)
+        await layer.answer(outcome.questions[0].id, "!", by="ann")
+        assert (await layer.resume(fork.run_id)).result() == "third second two!"

@@ -397,3 +397,61 @@ async def test_what_it_was_told_is_not_asked_again() -> None:
         await layer.answer(outcome.questions[0].id, "DE1", by="ann")
         plan = await layer.plan("r")
         assert (plan.paths[0].questions, lines(plan, Do.RUN)) == (0, {"needs": 1})
+
+
+async def test_an_open_question_of_each_kind_is_counted_once() -> None:
+    """Drift, while it is asked: the plan tells it as it is now, and not as a second question."""
+
+    @workflow
+    async def mailing(run: Run) -> str:
+        to = run.client.get("contact")
+        await risky(len(to))
+        return await run.ask("Go on?")
+
+    async with layers() as layer:
+        layer.client("acme").set("contact", "ann@x", source="crm")
+        await layer.run(mailing(), client="acme", run_id="r")
+        layer.client("acme").set("contact", "benjamin@x", source="crm")
+        before = (await layer.plan("r")).paths[0].questions
+        await layer.resume("r")
+        assert len(await layer.questions()) == 2
+        assert (await layer.plan("r")).paths[0].questions == before == 2
+
+
+async def test_a_refresh_takes_the_whole_record_into_account() -> None:
+    """A field that nobody is asked about moved, too: what is built on it runs again, and the plan says so."""
+    record = {"contact": "ann@x", "seats": 25}
+
+    async def load(client_id: str) -> dict[str, Any]:
+        return dict(record)
+
+    @step(cost=Cost(usd=1.0))
+    async def price(seats: int) -> int:
+        OUT["price"] += 1
+        return seats * 100
+
+    @workflow(client_record=load, watch=("contact",))
+    async def offer(run: Run) -> str:
+        n = await price(run.client.record["seats"])
+        return await run.ask("Send it?", about=[n, run.client.record["contact"]])
+
+    async with layers() as layer:
+        await layer.run(offer(), client="acme", run_id="r")
+        record.update(contact="ben@x", seats=30)
+        plan = await layer.plan("r")
+        refresh = next(path for path in plan.paths if path.name == "refresh")
+        assert [line.step for line in refresh.steps if line.do is Do.RUN] == ["price"]
+        assert refresh.usd_at_most == 2.0  # two tries
+        (question,) = [q for q in (await layer.resume("r")).questions if q.kind == "drift"]
+        assert "price" in question.text
+        OUT.clear()
+        await layer.resume("r", drift="refresh")
+    assert dict(OUT) == {"price": 1}
+
+
+async def test_a_run_whose_worker_died_broke_off(tmp_path: Path) -> None:
+    """It says that it runs, and nobody executes it."""
+    async with Layer(tools.url(tmp_path)) as layer:
+        await layer.run(all_in_a_row(), client="acme", run_id="r")
+        tools.execute(tmp_path, "UPDATE run SET status = 'running', owner = 'gone', waiting_for = NULL")
+        assert "broken off" in (await layer.plan("r")).headline

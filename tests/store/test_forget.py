@@ -440,8 +440,8 @@ async def test_a_file_that_goes_before_its_record_is_written_again(tmp_path: Pat
         await layer.cancel("a", reason="leaves", by="ann")
         real, forgotten = layer.services.artifacts.put, []
 
-        def put(name: str, text: str) -> str:
-            location = real(name, text)
+        def put(name: str, text: str, **how: bool) -> str:
+            location = real(name, text, **how)
             if not forgotten:
                 forgotten.append(layer.client("acme").forget(by="ann"))
             return location

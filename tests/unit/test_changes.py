@@ -249,6 +249,13 @@ def test_the_question_reads_like_this(name: str) -> None:
     assert made.context["code"] == [p.line() for p in pairs]
 
 
+def test_steps_that_are_asked_about_are_not_called_the_same() -> None:
+    """What a person is asked about is no note, and "its steps are the same" is none, either."""
+    found = compare([PULL], of(FETCH), changed=True, ahead=[])
+    assert [p.to for p in found.pairs] == ["fetch_tickets"]
+    assert sentences(found) == ()
+
+
 @given(st.integers(1, 40), st.booleans())
 def test_many_are_still_one_short_question(n: int, writes: bool) -> None:
     """However many steps are gone: at most 120 words, and it can be shown in a narrow terminal."""

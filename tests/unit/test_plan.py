@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepseven.decide.plan import Coming, Do, Drifted, Met, Observed, Path, PlannedStep, Price, Standing, document, plan, priced
+from stepseven.decide.plan import Coming, Do, Drifted, Met, Observed, Path, PlannedStep, Price, Standing, plan, priced
 from stepseven.decide.prices import Call, Earlier, prices
 
 DAY = 86_400_000_000
@@ -366,7 +366,7 @@ def test_the_headline_says_where_it_stands(what: list[Any], run: dict[str, Any],
 def test_a_plan_is_one_json_document() -> None:
     """The same names; what a resume does as text."""
     moved = Drifted(key="contact", old={"a": 1}, new=None)
-    told = document(planned({"continue": Observed(met=(reuse("a"), again("b")))}, drift=(moved,), notes=("x",)))
+    told = planned({"continue": Observed(met=(reuse("a"), again("b")))}, drift=(moved,), notes=("x",)).document()
     assert json.loads(json.dumps(told)) == told
     assert [s["do"] for s in told["steps"]] == ["reuse", "run"]
     assert told["paths"][0]["cheapest"] is True

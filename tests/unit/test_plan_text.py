@@ -44,7 +44,7 @@ def test_a_run_whose_contact_changed() -> None:
     refresh = (*done, failed, Met(name="draft_mail", do=Do.RUN, why="contact changed", cost_usd=0.2), again)
     moved = Drifted(
         key="contact", old="ann@example.com", new="ben@example.com", source="crm", at_us=DAY,
-        depends=("draft_mail", "Bob's approval"),
+        old_version=1, new_version=2, depends=("draft_mail", "Bob's approval"),
     )  # fmt: skip
     made = plan(
         replace(RUN, asks=True),
@@ -260,7 +260,7 @@ def test_text_from_outside_cannot_steer_the_terminal() -> None:
     """Names, summaries, questions and reasons stay on their line."""
     evil = "x\x1b[31m\ny"
     met = (reuse("a", evil), Met(name="b", do=Do.RUN, why=evil), Met(name="run.ask", do=Do.ASK, question=evil))
-    moved = Drifted(key=evil, old=evil, new=evil, source=evil, depends=(evil,))
+    moved = Drifted(key=evil, old=evil, new=evil, source=evil, old_version=1, new_version=2, depends=(evil,))
     standing = replace(RUN, run_id=evil, goal=evil, client_id=evil, questions=(evil,), asks=True)
     made = text(plan(standing, {"continue": Observed(met=met)}, {}, drift=(moved,), notes=(evil,)))
     assert "\x1b" not in made

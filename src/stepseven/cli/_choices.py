@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from stepseven.decide._plan_text import text
 from stepseven.layer import Layer
 from stepseven.runtime import choosing
 from stepseven.transitions import runs
+
+if TYPE_CHECKING:
+    from stepseven.decide.plan import Plan
 
 
 def choices_of(
@@ -32,10 +35,13 @@ def choices_of(
     }  # fmt: skip
 
 
-async def agreed(setting: Setting, layer: Layer, run_id: str, chosen: dict[str, Any]) -> bool:
-    """Show what the choice comes to, and ask once. Without a terminal nobody is asked: it was said on the command line."""
+async def agreed(setting: Setting, layer: Layer, run_id: str, chosen: dict[str, Any]) -> tuple[bool, Plan | None]:
+    """Show what the choice comes to, and ask once: the answer, and what was shown.
+
+    Without a terminal nobody is asked: it was said on the command line.
+    """
     if setting.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return True
+        return True, None
     from stepseven.runtime import planning  # read from disk when it is needed: most processes never plan
 
     wanted = choosing.wanted(run_id, by=login(), **chosen)
@@ -43,4 +49,4 @@ async def agreed(setting: Setting, layer: Layer, run_id: str, chosen: dict[str, 
     plan = await planning.plan(layer.services, run_id, checked)
     told = text(plan, width=width()).rsplit("\n", 1)[0]  # without its last line, which names the command that does it
     out().print(clean(told))
-    return typer.confirm("Do this?", default=False)
+    return typer.confirm("Do this?", default=False), plan

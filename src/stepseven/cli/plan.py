@@ -11,7 +11,7 @@ from stepseven.cli import _code
 from stepseven.cli._common import Setting, clean, command, out, print_json, width
 from stepseven.cli.run import Module, RunId
 from stepseven.decide._plan_text import text
-from stepseven.decide.plan import Plan, document
+from stepseven.decide.plan import Plan
 
 _COLOURS = {"✓": "green", "↻": "cyan", "?": "yellow"}  # the signs of ``cli/_words.py``; the word beside says the same
 _SIGNS = "✓↻·→←…×–“”"
@@ -26,7 +26,7 @@ async def plan(setting: Setting, run_id: RunId, module: Module = None) -> None:
             _code.load(name)
         found: Plan = await layer.plan(run_id)
     if setting.as_json:
-        print_json(document(found))
+        print_json(found.document())
         return
     also = (*(part for name in named for part in ("--module", name)), *setting.also)
     for line in _lines(text(found, width=width(), plain=not _shows_signs(), resume=command("resume", run_id, *also))):

@@ -112,12 +112,13 @@ async def resume(  # noqa: PLR0917 - typer names them all
         for name in looked_in:
             _code.load(name)
         try:
-            if (rerun or refresh) and not yes and not await agreed(setting, layer, run_id, chosen):
+            go_on, looked_at = (True, None) if yes or not (rerun or refresh) else await agreed(setting, layer, run_id, chosen)
+            if not go_on:
                 err().print("Nothing was changed.")
                 return Exit.REFUSED
 
             async def drive(layer: Layer) -> Outcome[Any]:
-                return await layer.resume(run_id, wait=wait, by=login(), **chosen)
+                return await layer.resume(run_id, wait=wait, by=login(), plan=looked_at, **chosen)
 
             return await _driven(setting, layer, drive, module or [], run_id)
         except UnknownWorkflow as error:

@@ -74,8 +74,9 @@ def asked(context: Mapping[str, Any]) -> tuple[Drifted, ...]:
 
 
 def noted(one: Drifted) -> str:
-    """A change that the run was not built on, as a sentence."""
-    return f"Also changed, and not used here: {name_of(one)}, {arrow(one)}{_in_brackets(one)}."
+    """A change that nobody is asked about, as a sentence: the run was not built on it, or does not watch it."""
+    besides = "not watched: a refresh takes it along" if in_record(one) else "not used here"
+    return f"Also changed, and {besides}: {name_of(one)}, {arrow(one)}{_in_brackets(one)}."
 
 
 def kept(one: Drifted) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from stepseven.decide import _phrases as say
-from stepseven.decide._ways import DRIFT, IF_ELSE, RUN
+from stepseven.decide._drift_text import arrow
+from stepseven.decide._ways import DRIFT, IF_ELSE, LIMIT, RUN
 from stepseven.decide.plan import UNKNOWN, Do, Drifted, Path, Plan, PlannedStep
 
 MOST = 6  #: lines of one kind; more are folded
@@ -23,7 +24,7 @@ _NAME_MOST = 22
 _INDENT = " " * 11  # under the first name of a line
 _NAMES = {
     "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.start": "another run",
-    "run.body": "workflow", "run.code": "code", DRIFT: "what moved", RUN: "first", "limit": "limit", UNKNOWN: UNKNOWN,
+    "run.body": "workflow", "run.code": "code", DRIFT: "what moved", RUN: "first", LIMIT: "limit", UNKNOWN: UNKNOWN,
 }  # fmt: skip
 _SIGNS = str.maketrans({
     "✓": "+", "↻": ">", "·": "-", "→": "->", "←": "<-", "…": "...", "≤": "<=", "–": "-", "“": '"', "”": '"', "×": "x", "’": "'",
@@ -246,7 +247,7 @@ def _moved(plan: Plan, width: int) -> Iterator[str]:
     """What moved: old → new, who says so, what was built on it."""
     read = [d for d in plan.drift if d.read] or list(plan.drift)
     for i, d in enumerate(read[:MOST]):
-        told = f"{say.one_line(d.key)} changed  {say.shown(d.old)} → {say.shown(d.new)}{_said(d, plan.looked_us)}"
+        told = f"{say.one_line(d.key)} changed  {arrow(d)}{_said(d, plan.looked_us)}"
         if d.depends:
             verb = "depends" if len(d.depends) == 1 else "depend"
             told += f"; {say.listing([say.one_line(x) for x in d.depends], most=4)} {verb} on it"

@@ -13,6 +13,7 @@ from stepseven.decide.prices import CHILD, child
 
 DRIFT = "drift"  #: the line that says what moved
 RUN = "run"  #: the line of a question that holds the whole run
+LIMIT = "limit"  #: the line of a question about a limit
 CONTINUE = "continue"
 IF_ELSE = "only if what comes before gives another result"
 _ASKS = frozenset({"run.ask", "run.approve"})
@@ -24,6 +25,8 @@ _AWAITED = {
     "person": "waiting for a person", "timer": "waiting for a time", "child": "waiting for another run",
     "effect": "waiting for the outcome of a write", "circuit": "waiting for a service", "event": "waiting for an event",
 }  # fmt: skip
+_LEFT_OF = {"usd": " of the run's limit", "client_usd_per_day": " of the client's day", "steps": " of the run's limit"}
+_NEAR = 1e-9  # sums of floats are not exact
 _FREE = Price(usd=0.0, usd_most=0.0, seconds=0.0)
 
 
@@ -83,7 +86,8 @@ def way(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
         steps += _as_before(prices, {line.price_of for line in lines})
     running = [s for s in steps if s.do is not Do.REUSE]
     dark = bool(unseen) and not tells
-    endless = bool(unseen) or any(line.many and (line.questions or line.questions_maybe) for line in lines)
+    started = any(line.do is Do.RUN and line.step.startswith(CHILD) for line in lines)  # what those runs ask is not seen here
+    endless = bool(unseen) or started or any(line.many and (line.questions or line.questions_maybe) for line in lines)
     return Path(
         name=name, steps=tuple(steps), questions=sum(line.questions for line in lines),
         questions_at_most=None if endless else sum(line.questions + line.questions_maybe for line in lines),
@@ -107,6 +111,7 @@ def _lines(observed: Observed) -> list[_Line]:
     made: dict[tuple[object, ...], _Line] = {}
     runs = {(m.name, m.branch) for m in observed.met if m.do is Do.RUN}
     asked = {(m.name, m.branch) for m in observed.met if m.do is Do.ASK}
+    standing = {m.question for m in observed.met if m.do is Do.ASK and not m.maybe}
     kinds: dict[str, str] = {"": ""}
     for m in observed.met:
         if m.why not in kinds:
@@ -125,6 +130,8 @@ def _lines(observed: Observed) -> list[_Line]:
         body.count(maybe=False, asks=True)
     for c in observed.coming:
         line = _come(made, c, stale=c.name in observed.stale)
+        if line is not None and c.text is not None and c.text in standing and c.maybe:
+            line.summary = f"once more: {c.text}"
         if line is not None and c.name in observed.receipts:  # the same thing as before, or a second one?
             line.questions_maybe += 1
     return list(made.values())
@@ -148,7 +155,7 @@ def _priced_as(m: Met) -> str:
 
 
 def _is_no_step(name: str) -> bool:
-    return (name.startswith("run.") and name != CHILD) or name in (RUN, "limit")
+    return (name.startswith("run.") and name != CHILD) or name in (RUN, LIMIT)
 
 
 def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> _Line | None:
@@ -325,6 +332,28 @@ def with_questions(path: Path, run: Standing, drift: Sequence[Drifted]) -> Path:
     )  # fmt: skip
 
 
+def with_limits(path: Path, left: Mapping[str, float]) -> Path:
+    """Add what is asked where a limit is reached, or may be: one question about each, if it is raised far enough."""
+    work = [s for s in path.steps if s.do is not Do.REUSE or s.maybe]
+    calls = [s for s in work if not _is_no_step(s.step) and (s.do is not Do.ASK or s.effect == "irreversible")]
+    needs = {"steps": (_sum(s.about for s in calls), _sum(s.at_most for s in calls))}
+    asked: list[PlannedStep] = []
+    for what, room in left.items():
+        expected, most = needs.get(what, (path.usd, path.usd_at_most))
+        if not calls or (most is not None and most <= room + _NEAR):
+            continue
+        certain = expected is not None and expected > room + _NEAR
+        asked.append(PlannedStep(
+            step=LIMIT, do=Do.ASK, count=int(certain), about=int(certain), maybe=not certain, new=True, usd=0.0, usd_at_most=0.0,
+            seconds=0.0, summary=f"{say.quantity(what, max(0.0, room))} left{_LEFT_OF[what]}",
+        ))  # fmt: skip
+    most = path.questions_at_most
+    return replace(
+        path, steps=(*path.steps, *asked), questions=path.questions + sum(s.count for s in asked),
+        questions_at_most=None if most is None else most + len(asked),
+    )  # fmt: skip
+
+
 def cheapest(paths: Sequence[Path]) -> Path | None:
     """By money, then questions, then time. A way with more steps of unknown price loses; ``continue`` wins a tie."""
 
@@ -344,10 +373,10 @@ def headline(run: Standing, path: Path | None) -> str:
     if run.status in _ENDED:
         return f"{run.status} {since} ago"
     if run.status == "running":
-        stands = "running"
+        stands = f"broken off {since} ago" if run.broke_off else "running"
     else:
         stands = f"{_AWAITED[run.waiting_for]} for {since}" if run.waiting_for in _AWAITED else f"stopped {since} ago"
-    steps = [] if path is None else [s for s in path.steps if s.step not in (DRIFT, RUN, "limit", "run.body")]
+    steps = [] if path is None else [s for s in path.steps if s.step not in (DRIFT, RUN, LIMIT, "run.body")]
     names = dict.fromkeys(s.step for s in steps if s.step != UNKNOWN)
     kept = {s.step for s in steps if s.do is Do.REUSE} - {s.step for s in steps if s.do is not Do.REUSE}
     if not names:

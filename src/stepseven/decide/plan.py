@@ -225,6 +225,11 @@ class Plan:
 
         return text(self)
 
+    def document(self) -> dict[str, Any]:
+        """As JSON has it: the same names, lists for tuples, ``do`` as text."""
+        told: dict[str, Any] = json.loads(json.dumps(asdict(self), ensure_ascii=False, default=str))
+        return told
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
@@ -258,6 +263,8 @@ class Standing:
         looked_us: when it was looked at.
         questions: the texts of its open questions.
         asks: a person is asked about what moved before it goes on.
+        left: what is left of its limits, by their names: ``usd``, ``client_usd_per_day``, ``steps``.
+        broke_off: nobody executes it any more, although it says that it runs.
     """
 
     run_id: str
@@ -270,6 +277,8 @@ class Standing:
     looked_us: int = 0
     questions: tuple[str, ...] = ()
     asks: bool = False
+    left: Mapping[str, float] = field(default_factory=dict)
+    broke_off: bool = False
 
 
 def plan(
@@ -289,9 +298,9 @@ def plan(
         drift: what moved.
         notes: what else is worth knowing.
     """
-    from stepseven.decide._ways import cheapest, headline, with_questions
+    from stepseven.decide._ways import cheapest, headline, with_limits, with_questions
 
-    ways = [with_questions(priced(name, seen, prices), run, drift) for name, seen in observed.items()]
+    ways = [with_questions(with_limits(priced(name, seen, prices), run.left), run, drift) for name, seen in observed.items()]
     best = cheapest(ways)
     paths = tuple(replace(way, cheapest=way is best) for way in ways)
     return Plan(
@@ -315,9 +324,3 @@ def priced(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
     from stepseven.decide._ways import way
 
     return way(name, observed, prices)
-
-
-def document(value: Plan) -> dict[str, Any]:
-    """A plan as JSON has it: the same names, lists for tuples, ``do`` as text."""
-    told: dict[str, Any] = json.loads(json.dumps(asdict(value), ensure_ascii=False, default=str))
-    return told

@@ -163,6 +163,16 @@ def room(ex: Execution, what: str, needs: float, others_uusd: int = 0, *, runnin
     return so_far < top if needs == 0 else so_far + needs <= top + 1e-9
 
 
+async def left(ex: Execution) -> dict[str, float]:
+    """What is left of the limits on money and steps, in their units; without one that a person is being asked about."""
+    found: dict[str, float] = {}
+    for what in ("usd", "client_usd_per_day", "steps"):
+        if ex.limits is not None and getattr(ex.limits, what) is not None and _open(ex, what) is None:
+            others = await _others_today(ex) if what == "client_usd_per_day" else 0
+            found[what] = ceiling(ex, what) - used(ex, what, others)
+    return found
+
+
 def _open(ex: Execution, what: str) -> Row | None:
     rows = ex.questions.get(("", QuestionKind.LIMIT.value, what))
     return rows[-1] if rows and rows[-1]["status"] == "open" else None

@@ -37,6 +37,7 @@ class Wanted:
     rerun: tuple[str, ...] = ()
     drift: Drift | None = None
     by: str | None = None
+    plan: str = recoveries.NO_PLAN  # what was looked at before, as JSON
 
     @property
     def anything(self) -> bool:

@@ -199,7 +199,8 @@ def refresh_in_memory(ex: Execution, moved: Sequence[Drifted]) -> None:
         ex: an execution that writes nothing.
         moved: what ``look`` found.
     """
-    for record in _renewed(ex, moved, None):
+    text = ex.reread_record if any(drift.in_record(one) for one in moved) else None
+    for record in _renewed(ex, moved, text):
         ex.keep(record)
     refreshed.set_aside(ex)
 
@@ -432,11 +433,12 @@ async def _rehearsed(ex: Execution, moved: Sequence[Drifted]) -> Sequence[Drifte
     """The same with what depends on each, as the run's own code shows it when it meets what is so now. Nothing is written."""
     from stepseven.runtime.rehearsal import Rehearsal  # which stands above this module
 
-    async def runs(now: Sequence[Drifted]) -> Counter[str]:
+    async def runs(now: Sequence[Drifted], whole: str | None = None) -> Counter[str]:
         loaded = await ex.store.read(lambda tx: load(tx, ex.hold.run_no))  # a rehearsal plays with what it is given
         assert loaded is not None  # the run is ours  # noqa: S101
         rehearsal = Rehearsal(ex.services, ex.workflow, loaded)
         if now:
+            rehearsal.reread_record = whole
             refresh_in_memory(rehearsal, now)
             rehearsal.changed = True
         seen = await rehearsal.rehearse()
@@ -445,7 +447,16 @@ async def _rehearsed(ex: Execution, moved: Sequence[Drifted]) -> Sequence[Drifte
     before = await runs(())
     groups = [[one] for one in moved] if len(moved) <= _ONE_BY_ONE else [list(moved)]
     told: list[Drifted] = []
+    single: Counter[str] = Counter()
     for group in groups:
         ran = await runs(group) - before
+        single |= ran
         told += [replace(one, depends=tuple(dependants.on(ex, one, ran))) for one in group]
-    return told
+    if ex.reread_record is None or not any(drift.in_record(one) for one in told):
+        return told
+    besides = await runs(moved, ex.reread_record) - before - single  # a refresh takes the record whole, unwatched fields too
+    return [
+        replace(one, depends=tuple(dict.fromkeys((*one.depends, *dependants.on(ex, one, besides)))))
+        if besides and drift.in_record(one) else one
+        for one in told
+    ]  # fmt: skip

@@ -159,7 +159,7 @@ class Driver:
             loaded = None if taken.hold is None else load(tx, taken.run["no"])
             if taken.hold is not None and loaded is not None:
                 chosen = choosing.settle(tx, wanted, loaded, workflow)
-                recoveries.begin(tx, taken.hold, loaded, recovery_id, chosen, edge.now_us())
+                recoveries.begin(tx, taken.hold, loaded, recovery_id, chosen, edge.now_us(), wanted.plan)
             return taken, loaded
 
         while True:

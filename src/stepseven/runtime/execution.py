@@ -242,6 +242,10 @@ class Execution(RunMemory):
             row = self.remember_question(closed)
         return row
 
+    async def withdraw(self, question_id: str) -> Row:
+        """Take a question of this run back; its row as it is then."""
+        return await self.write(lambda tx: questions.withdraw(tx, self.hold, question_id, self.now_us()), durable=True)
+
     async def question(self, question_id: str) -> Row:
         """A question's row as it is in the store now."""
         row = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide import policy
 from stepseven.decide.plan import Do, Met
 from stepseven.errors import Conflict, NotRecordable, NotYet, Refused, StepFailed
-from stepseven.model import EffectState, FailureKind
+from stepseven.model import EffectState, FailureKind, QuestionKind
 from stepseven.runtime import approving, asking, clash, doubt, reading, sending, trouble, verifying, writing
 from stepseven.runtime.calls import changed_argument
 from stepseven.runtime.choices import given_by
@@ -206,7 +206,12 @@ def _done(ex: Rehearsal, call: Call, intent: Intent, held: Claim) -> Outlook:
 
 
 def _conflict(ex: Rehearsal, call: Call, why: str, *, maybe: bool = False) -> Outlook:
-    said = f"{call.step.name}: the same thing, or a second one?"
+    said, about = f"{call.step.name}: the same thing, or a second one?", f"{call.key[1]}/{call.key[2]}/"
+    for (branch, kind, key), rows in ex.questions.items():
+        stands = branch == call.branch and kind == QuestionKind.CONFLICT.value and key.startswith(about)
+        if stands and rows[-1]["status"] == "open":
+            ex.asks(rows[-1], call.key[1])
+            return Outlook(told(ex, call, Do.RUN, "if it is a second one", maybe=True))
     return Outlook(
         told(ex, call, Do.ASK, why, question=said, maybe=maybe),
         also=told(ex, call, Do.RUN, "if it is a second one", maybe=True),
@@ -322,7 +327,8 @@ def told(  # noqa: PLR0913 - a note has that many sides
     answered = [r["attempts"] for r in asking.about_failure(ex, call) if r["status"] == "answered"]
     fresh = 0 if granted else failed - (answered[-1] if answered else 0)  # an answer grants as many tries as there were
     return Met(
-        name=call.step.name, branch=call.branch, key=call.key[2], do=do, why=why, maybe=maybe or ex.may(call.branch),
+        name=call.step.name, branch=call.branch, key=call.key[2], do=do, why=why,
+        maybe=maybe or (do is Do.REUSE and ex.may(call.branch)),  # what is to be done is, whatever came before gives
         effect=o.effect.value if o.writes else None, cost_usd=cost_usd, cost_seconds=cost_seconds,
         tries=max(1, o.attempts - fresh), new=new, question=question,
     )  # fmt: skip

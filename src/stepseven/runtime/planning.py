@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
 from stepseven.decide.plan import plan as planned
 from stepseven.model import QuestionKind, RunStatus
-from stepseven.runtime import codechange, drifting
+from stepseven.runtime import ceilings, codechange, drifting
 from stepseven.runtime.procedure import code_of
 from stepseven.runtime.rehearsal import Rehearsal
 from stepseven.transitions import prices, recoveries, runs
@@ -45,6 +45,10 @@ async def plan(services: Services, run_id: str, chosen: Chosen | None = None) ->
         return loaded, prices.prices(tx, row["workflow"], client_id=row["client_id"])
 
     loaded, priced = await services.store.read(unit)
+    now, dead, row = services.edge.now_us(), services.worker.reported_dead, loaded.run
+    broke_off = row["status"] == "running" and await services.store.read(
+        lambda tx: runs.seems_dead(tx, row["owner"], now, dead(tx))
+    )
     if chosen is not None and chosen.anything:
         loaded.recoveries.append(recoveries.supposed(chosen, loaded))
     if RunStatus(loaded.run["status"]).ended:
@@ -53,7 +57,7 @@ async def plan(services: Services, run_id: str, chosen: Chosen | None = None) ->
     if workflow is None:
         return planned(_standing(services, loaded), {CONTINUE: _without_code(loaded)}, priced)
     seen = await observe(services, workflow, loaded)
-    standing = replace(_standing(services, loaded), asks=seen.asks)
+    standing = replace(_standing(services, loaded), asks=seen.asks, left=seen.left, broke_off=broke_off)
     return planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes)
 
 
@@ -65,12 +69,14 @@ class Seen:
         self.drift: tuple[Drifted, ...] = ()
         self.notes: list[str] = []
         self.asks = False
+        self.left: dict[str, float] = {}  # of the run's limits
 
 
 async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Loaded) -> Seen:
     """Let the run's code meet its records: as they are, and where something moved, with what is so now."""
     seen = Seen()
     first = Rehearsal(services, workflow, loaded)
+    seen.left = await ceilings.left(first)
     looked = await drifting.look(first)
     seen.drift = tuple(d for d in looked if d.read)
     seen.asks = bool(seen.drift) and drifting.undecided(first, seen.drift)
@@ -81,6 +87,7 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
         seen.ways[CONTINUE] = await first.rehearse()
     if seen.drift and decided != "keep":
         again = Rehearsal(services, workflow, await services.store.read(lambda tx: _as_chosen(tx, loaded)))
+        again.reread_record = first.reread_record  # the whole of it, and not only the fields that are asked about
         drifting.refresh_in_memory(again, seen.drift)
         again.changed = True  # what a call is given may be another thing than last time
         seen.ways[REFRESH] = await again.rehearse()

@@ -87,7 +87,8 @@ class Workflow(Generic[P, R]):
         self.loader = loader_of(options.name, options.client_record)
         _check_requires(options)
         if options.on_drift not in _ON_DRIFT:
-            raise ValueError(f"workflow {options.name!r}: on_drift={options.on_drift!r}: one of {', '.join(map(repr, _ON_DRIFT))}")
+            known = ", ".join(map(repr, _ON_DRIFT))
+            raise ValueError(f"workflow {options.name!r}: on_drift={options.on_drift!r}: one of {known}")
         self._signature = inspect.signature(fn)
         names = list(self._signature.parameters)
         if not names:

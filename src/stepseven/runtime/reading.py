@@ -20,6 +20,7 @@ from stepseven.runtime.stepclock import StepClock
 from stepseven.runtime.waits import STEP_CODE, Flight
 from stepseven.store.artifacts import content_hash
 from stepseven.store.codec import free_text, guard
+from stepseven.transitions.forks import AGAIN
 from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.state import Record
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from stepseven.transitions.state import RecordKey
 
 _MISSING = object()
-AGAIN = "ran again"
 OTHER_RESULT = "and gave another result"  # on record: a later write with a new key may mean what was done already
 PINNED = ("run.", "client.")  # what these hold was not read from the conversation
 

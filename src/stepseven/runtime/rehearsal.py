@@ -127,7 +127,7 @@ class Rehearsal(Lifecycle):
             if body.done() and not body.cancelled():
                 body.exception()
         return Observed(
-            met=tuple(self.met), coming=(*self.coming, *self._possible()), ended=ended, broke=broke,
+            met=tuple(self.met), coming=(*self.coming, *self.possible.values()), ended=ended, broke=broke,
             unknown=tuple(dict.fromkeys(self.unseen)), stale=tuple(self._stale()), receipts=tuple(self._receipts()),
         )  # fmt: skip
 
@@ -159,11 +159,6 @@ class Rehearsal(Lifecycle):
     def _body_mended(self) -> bool:
         tried = self.attempts.get(("", "run.body", "run.body"), [])
         return bool(tried) and tried[-1]["source_digest"] != self.workflow.digest
-
-    def _possible(self) -> list[Coming]:
-        """What may come because something runs again, but for the questions that stand already."""
-        asked = {met.question for met in self.met if met.question is not None}
-        return [c for c in self.possible.values() if c.text is None or c.many or c.text not in asked]
 
     def _stale(self) -> list[str]:
         """Steps whose records were not asked for, and are still called by what comes."""
@@ -226,6 +221,11 @@ class Rehearsal(Lifecycle):
         self.asks(row, row["step"] or f"run.{row['kind']}")
         return await self.hang(row["text"], WaitingFor.PERSON)
 
+    async def withdraw(self, question_id: str) -> Row:
+        """A question is taken back: in memory only."""
+        row = next(row for rows in self.questions.values() for row in rows if row["id"] == question_id)
+        return {**dict(row), "status": "withdrawn"}
+
     async def wait(self, wait: DurableWait) -> Any:
         """Something that only happens outside: noted, and not waited for."""
         if wait.kind is WaitingFor.TIMER:
@@ -243,7 +243,6 @@ class Rehearsal(Lifecycle):
             name = step or f"run.{kind.value}"
             self.note(Met(
                 name=name, branch=branch, key=key, do=Do.ASK, why="not asked yet", question=_line(text), new=True,
-                maybe=self.may(branch),
             ))  # fmt: skip
         await self.hang(text, WaitingFor.PERSON)
 
@@ -253,12 +252,12 @@ class Rehearsal(Lifecycle):
         what = f"the run of {name} that it starts"
         self.note(Met(
             name=f"run.start/{name}", branch=branch, key=key, do=Do.RUN, why=why, summary=what, new=row is None,
-            maybe=self.may(branch),
         ))  # fmt: skip
         if row is not None and row["open_questions"]:
-            self.note(
-                Met(name=f"run.start/{name}", branch=branch, key=key, do=Do.ASK, why=str(row["reason"] or ""), question=what)
-            )
+            self.note(Met(
+                name=f"run.start/{name}", branch=branch, key=key, do=Do.ASK, why=str(row["reason"] or ""),
+                question=f"what run {row['id']} asks",
+            ))  # fmt: skip
         await self.hang(name, WaitingFor.CHILD)
 
     async def hang(self, what: str, kind: WaitingFor) -> NoReturn:
@@ -278,7 +277,7 @@ class Rehearsal(Lifecycle):
             self._asked.add(("", row["id"]))
             self.note(Met(
                 name=name, branch=row["branch"], key=row["key"], do=Do.ASK, why="asked, and not answered yet",
-                question=_line(str(row["text"])), maybe=self.may(row["branch"]),
+                question=_line(str(row["text"])),
             ))  # fmt: skip
 
     def may(self, branch: str) -> bool:

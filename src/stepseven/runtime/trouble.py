@@ -19,14 +19,14 @@ from stepseven.runtime import asking, ceilings, choices, chosen, reading, refusi
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call
 from stepseven.store.codec import free_text
-from stepseven.transitions import questions, steps
+from stepseven.transitions import steps
 from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepseven.runtime.execution import Execution
-    from stepseven.store.base import Row, Tx
+    from stepseven.store.base import Row
 
 
 @dataclass(slots=True)
@@ -387,12 +387,7 @@ def last_kind(ex: Execution, call: Call) -> str:
     return str(rows[-1]["kind"]) if rows else FailureKind.FIXABLE.value
 
 
-def _withdraw(ex: Execution, question_id: str, tx: Tx) -> Row:
-    return questions.withdraw(tx, ex.hold, question_id, ex.now_us())
-
-
 async def withdraw(ex: Execution, question_ids: tuple[str, ...]) -> None:
     """Take questions back that are no longer needed."""
     for question_id in question_ids:
-        row = await ex.write(partial(_withdraw, ex, question_id), durable=True)
-        ex.remember_question(row)
+        ex.remember_question(await ex.withdraw(question_id))

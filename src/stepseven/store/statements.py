@@ -132,7 +132,6 @@ class Statements:
     # recoveries
     recoveries: str
     begin_recovery: str
-    plan_recovery: str
     end_recovery: str
     close_recoveries: str
     # what earlier runs have cost
@@ -632,7 +631,6 @@ def _previous_statements(s: str) -> dict[str, str]:
 
 
 def _recovery_statements(s: str, d: Dialect) -> dict[str, str]:
-    ours = f"SELECT 1 FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold}"
     return {
         # Those that chose something, and the one under way; a plan is wanted of that one only.
         "recoveries": f"""SELECT id, CASE WHEN ended_us IS NULL THEN plan ELSE '{{}}' END AS plan, chosen, by, result,
@@ -641,7 +639,6 @@ def _recovery_statements(s: str, d: Dialect) -> dict[str, str]:
         "begin_recovery": f"""INSERT INTO {s}recovery (id, run_no, plan, chosen, by, result, created_us)
             SELECT :id, no, :plan, :chosen, :by, :result, :created_us
               FROM {s}run WHERE no = :run_no AND fence = :fence AND owner = :owner {d.hold}""",
-        "plan_recovery": f"UPDATE {s}recovery SET plan = :plan WHERE id = :id AND ended_us IS NULL AND EXISTS ({ours})",
         "end_recovery": f"UPDATE {s}recovery SET result = :result, ended_us = :now WHERE id = :id AND ended_us IS NULL",
         "close_recoveries": f"UPDATE {s}recovery SET ended_us = :now WHERE run_no = :run_no AND ended_us IS NULL",
     }

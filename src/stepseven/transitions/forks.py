@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepseven.errors import Superseded
-from stepseven.store.base import Tx
+from stepseven.store.base import Row, Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK
+from stepseven.transitions.recoveries import INTERNAL
 from stepseven.transitions.runs import Admission, admit, known
 from stepseven.transitions.state import Record, steps_range
+
+AGAIN = "ran again"  # how ``why`` begins of a record that was made instead of an older one
+#: records that say which others hold no more, or what a person said of them
+MARKS = ("run.aside", "client.refresh", "client.reload", "client.keep")
 
 
 def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str, str], now_us: int) -> None:
@@ -29,7 +34,7 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
     rows = tx.all(tx.sql.steps, steps_range(run["no"]))
     cut = next((r["id"] for r in rows if r["name"] == from_step), None)
     if cut is None:
-        names = ", ".join(dict.fromkeys(r["name"] for r in rows if not r["name"].startswith("run."))) or "none"
+        names = ", ".join(dict.fromkeys(r["name"] for r in rows if not r["name"].startswith(INTERNAL))) or "none"
         raise ValueError(f"run {run_id} has no record of a step {from_step!r}; it has: {names}")
     inputs = json.loads(run["inputs"])
     inputs.update({name: json.loads(text) for name, text in changed.items()})
@@ -51,11 +56,28 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
     if taken is None:
         raise Superseded(new_id, "it was taken while it was being made")
     hold = {"run_no": new["no"], "owner": "fork", "fence": taken["fence"]}
-    for row in rows:
-        if row["id"] < cut:
-            record = Record(**{**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK)})
-            tx.run(*record.insert(tx.sql, (new["no"], taken["fence"], "fork")))
+    for row in _before(rows, cut):
+        record = Record(**{**dict(row), "id": new["no"] << SEQ_BITS | (row["id"] & SEQ_MASK)})
+        tx.run(*record.insert(tx.sql, (new["no"], taken["fence"], "fork")))
     tx.run(
         tx.sql.copy_questions, {"from_no": run["no"], "run_no": new["no"], "asked_seq": cut & SEQ_MASK, "suffix": f"_{new['no']}"}
     )
     tx.run(tx.sql.release_run, {**hold, "reason": f"forked from {run_id} at {from_step}", "executing_us": 0, "now": now_us})
+
+
+def _before(rows: Sequence[Row], cut: int) -> list[Row]:
+    """The records before *cut* as they stand now: with what was made anew of them since, and what says which of them hold.
+
+    Their places stay the same: what was refreshed, set aside or kept is named by them.
+    """
+    first: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        first.setdefault((row["branch"], row["name"], row["key"]), row["id"])
+    calls = {(row["branch"], row["name"]) for row in rows if row["id"] < cut}
+
+    def stands(row: Row) -> bool:
+        if first[row["branch"], row["name"], row["key"]] < cut or row["name"] in MARKS:
+            return True
+        return (row["why"] or "").startswith(AGAIN) and (row["branch"], row["name"]) in calls  # the same call, with other values
+
+    return [row for row in rows if stands(row)]

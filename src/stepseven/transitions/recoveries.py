@@ -107,7 +107,9 @@ def open_one(rows: Sequence[Row]) -> Row | None:
     return next((row for row in reversed(rows) if row["ended_us"] is None), None)
 
 
-def begin(tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen | None, now_us: int) -> Row | None:
+def begin(  # noqa: PLR0913, PLR0917 - what it is made of
+    tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen | None, now_us: int, plan: str = NO_PLAN
+) -> Row | None:
     """Open a recovery of a run that was just taken, or go on with the one under way.
 
     Args:
@@ -117,6 +119,7 @@ def begin(tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen |
         recovery_id: a fresh id.
         chosen: what was chosen, checked; ``None``: nothing.
         now_us: the time.
+        plan: what somebody looked at before they chose, as JSON.
 
     Returns:
         Its row; ``None``: the run is no longer ours, and nothing was written.
@@ -127,7 +130,7 @@ def begin(tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen |
             return under_way
         _close_others(tx, loaded, now_us)
     row = {
-        "id": recovery_id, "plan": NO_PLAN, "chosen": None if chosen is None else chosen.stored(),
+        "id": recovery_id, "plan": plan, "chosen": None if chosen is None else chosen.stored(),
         "by": None if chosen is None else chosen.by, "result": _began(loaded), "created_us": _later(loaded, now_us),
         "ended_us": None,
     }  # fmt: skip
@@ -173,11 +176,6 @@ def _close_others(tx: Tx, loaded: Loaded, now_us: int) -> None:
 def end(tx: Tx, recovery_id: str, result: Mapping[str, Any], now_us: int) -> None:
     """Close a recovery, in the transaction that parks or ends its run (and so carries the fence)."""
     tx.run(tx.sql.end_recovery, {"id": recovery_id, "result": json.dumps(result), "now": now_us})
-
-
-def plan(tx: Tx, hold: Hold, recovery_id: str, document: str) -> bool:
-    """Keep the plan that a recovery executes, as JSON. Whether it was: the run has to be ours still, and the recovery open."""
-    return tx.run(tx.sql.plan_recovery, {**hold.keys(), "id": recovery_id, "plan": document}) == 1
 
 
 def account(row: Row, records: Iterable[Record], *, asked: int, uusd: int, executed_us: int) -> dict[str, Any]:

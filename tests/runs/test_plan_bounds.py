@@ -1,0 +1,177 @@
+"""What a plan says at most is kept: where tries are granted, steps call steps, a limit is reached, runs are started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepseven import Cost, Layer, Limits, Reference, Retryable, Run, attempt, step, testing, workflow
+from stepseven.decide.plan import Do
+from stepseven.decide.plan import Path as Way
+
+FAILURES = {"left": 0}
+SPENT = {"usd": 0.0}
+RUN: dict[str, Run] = {}
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    FAILURES["left"], SPENT["usd"] = 0, 0.0
+
+
+async def way(layer: Layer, run_id: str = "r", name: str = "continue") -> Way:
+    """One way to done, as planned."""
+    return next(path for path in (await layer.plan(run_id)).paths if path.name == name)
+
+
+def spend(usd: float) -> None:
+    """So much is on the bill."""
+    attempt().spend(usd=usd)
+    SPENT["usd"] += usd
+
+
+@step(cost=Cost(usd=0.2), attempts=3)
+async def flaky(n: int) -> int:
+    """Fails for a while."""
+    spend(0.2)
+    if FAILURES["left"]:
+        FAILURES["left"] -= 1
+        raise Retryable("503")
+    return n
+
+
+@workflow
+async def once(run: Run) -> int:
+    """One call."""
+    return await flaky(1)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_an_answer_grants_as_many_tries_as_there_were(answered: bool) -> None:
+    """What a step costs at most, after or before a person says that it is to be tried again, is what all its new tries cost."""
+    FAILURES["left"] = 5
+    async with testing.layer() as layer:
+        outcome = await layer.run(once(), client="acme", run_id="r")
+        if answered:
+            await layer.answer(outcome.questions[0].id, "again", by="ann")
+        planned = await way(layer)
+        if not answered:
+            await layer.answer(outcome.questions[0].id, "again", by="ann")
+        before = SPENT["usd"]
+        assert (await layer.resume("r")).value == 1
+        assert planned.usd_at_most == pytest.approx(SPENT["usd"] - before) == pytest.approx(0.6)
+
+
+@step(cost=Cost(usd=0.5))
+async def deep(n: int) -> str:
+    """Reads a fact in its own code."""
+    return f"{RUN['run'].client.get('contact')}{n}"
+
+
+@step(cost=Cost(usd=0.1))
+async def outer(n: int) -> str:
+    """Calls a step."""
+    return await deep(n)
+
+
+@workflow
+async def twice(run: Run) -> str:
+    """Calls it twice."""
+    RUN["run"] = run
+    made = [await outer(1), await outer(2)]
+    return str(await run.ask("ok?", options=["yes"])) + "".join(made)
+
+
+async def test_what_is_called_within_steps_that_run_again_is_counted_for_each() -> None:
+    """Two calls of a step that calls another: it is called twice, at most; and both outer calls are expected."""
+    async with testing.layer() as layer:
+        layer.client("acme").set("contact", "Ann")
+        await layer.run(twice(), client="acme", run_id="r")
+        layer.clock.advance(86_400)
+        layer.client("acme").set("contact", "Ben")
+        planned = await way(layer, name="refresh")
+        most = sum(s.at_most or 0 for s in planned.steps if s.step == "deep" and s.do is Do.RUN)
+        assert most >= 2
+        assert sum(s.count for s in planned.steps if s.step == "outer" and s.do is Do.RUN) == 2
+
+
+async def test_a_fact_that_holds_no_more_is_told_as_not_known() -> None:
+    """As the question about it says, too."""
+    async with testing.layer() as layer:
+        layer.client("acme").set("contact", "Ann", valid="1h")
+        await layer.run(twice(), client="acme", run_id="r")
+        layer.clock.advance(86_400)
+        assert "Ann → not known" in str(await layer.plan("r"))
+
+
+@workflow(limits=Limits(usd=0.5, steps=50))
+async def limited(run: Run) -> int:
+    """More than its limit has room for."""
+    await flaky(0)
+    await run.ask("go on?", options=["yes"])
+    return await flaky(1) + await flaky(2)
+
+
+async def test_a_limit_that_will_be_reached_is_a_question_of_the_plan() -> None:
+    """A person is asked for more money: that is counted before; a limit that has room is not told."""
+    async with testing.layer() as layer:
+        await layer.run(limited(), client="acme", run_id="r")
+        planned = await way(layer)
+        assert [s.summary for s in planned.steps if s.step == "limit"] == ["$0.30 left of the run's limit"]
+        assert (planned.questions, planned.questions_at_most) == (2, 2)
+
+
+@workflow(name="plan_bounds_kid")
+async def kid(run: Run) -> str:
+    """Asks twice."""
+    return f"{await run.ask('one?', options=['a'])}{await run.ask('two?', options=['b'])}"
+
+
+@workflow
+async def parent(run: Run) -> str:
+    """Starts a run."""
+    return str(await run.start(kid()))
+
+
+async def test_what_a_run_asks_that_is_started_has_no_bound_here() -> None:
+    """One question of it is open; how many follow is in its own plan."""
+    async with testing.layer() as layer:
+        await layer.run(parent(), client="acme", run_id="r")
+        planned = await way(layer)
+        assert planned.questions_at_most is None
+        assert any(s.summary is not None and s.summary.startswith("what run r.plan_bounds_kid") for s in planned.steps)
+
+
+@step(cost=Cost(usd=0.5))
+async def write_down(path: str) -> Reference:
+    """Makes a file."""
+    Path(path).write_text("same")
+    return Reference.of(path)
+
+
+@step(cost=Cost(usd=0.3))
+async def use(kept: Reference) -> str:
+    """Builds on it."""
+    return "used"
+
+
+@workflow
+async def files(run: Run, path: str) -> str:
+    """Makes a file, uses it, asks."""
+    used = await use(await write_down(path))
+    await run.ask("ok?", options=["yes"])
+    return used
+
+
+async def test_what_may_run_again_is_bounded_by_what_it_declares(tmp_path: Path) -> None:
+    """A declared cost is known of a result that stands, too; and the open question stays one, and may be asked once more."""
+    path = tmp_path / "f.txt"
+    async with testing.layer() as layer:
+        await layer.run(files(path=str(path)), client="acme", run_id="r")
+        path.unlink()
+        planned = await way(layer)
+        assert planned.unknown == ()
+        assert planned.usd_at_most is not None
+        assert planned.usd_at_most >= 2 * (0.5 + 0.3)  # both tries of both steps
+        assert (planned.questions, planned.questions_at_most) == (1, 2)
