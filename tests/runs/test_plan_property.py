@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from stepseven import Plan
-from stepseven.decide.plan import Do, Path, document
+from stepseven.decide.plan import Do, Path
 from stepseven.testing import TestLayer
 from tests.runs.plan_programs import FACTS, FIELDS, LAST, Program, edits, programs
 from tests.runs.plan_world import NEVER, Case, answer_all, case, to_the_end
@@ -159,7 +159,7 @@ async def look(c: Case, layer: TestLayer) -> Plan:
     assert c.everything() == before, "a plan changed what is stored"
     assert c.world.state() == outside, "a plan changed something outside"
     again = await layer.plan("r")
-    one, two = document(plan), document(again)
+    one, two = plan.document(), again.document()
     one.pop("looked_us"), two.pop("looked_us")
     assert one == two, f"a second look says something else:\n{plan}\n{again}\n{_differs(one, two)}"
     return plan

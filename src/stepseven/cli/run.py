@@ -166,7 +166,7 @@ async def cancel(
             out().print(wrapped(f"{run_id} is {status}: it ends as soon as its writes in flight are settled."))
 
 
-async def fork(
+async def fork(  # noqa: PLR0917 - each is an option
     setting: Setting,
     run_id: RunId,
     from_step: Annotated[str | None, typer.Option("--from", metavar="STEP", help="The first step that runs anew.")] = None,
@@ -178,6 +178,7 @@ async def fork(
     ] = None,
     from_older: Annotated[str | None, typer.Option("--from-step", hidden=True)] = None,
     set_older: Annotated[list[str] | None, typer.Option("--input", hidden=True)] = None,
+    module: Module = None,
 ) -> None:
     """A new run with an old one's records up to a step. It shares its receipts: nothing is done twice."""
     if (from_step is None) == (from_older is None):
@@ -186,6 +187,9 @@ async def fork(
     pairs = [*(set_ or []), *(set_older or [])]
     inputs = {name: json_or_text(text) for name, text in inputs_of(pairs, option="--set").items()}
     async with setting.layer() as layer:
+        await view(layer, run_id)  # an unknown id is said before any code is imported
+        for name in _code.modules(module or []) if inputs else ():  # whether the workflow has such inputs, its code tells
+            _code.load(name)
         try:
             info = await layer.fork(run_id, from_step=from_step, inputs=inputs)
         except ValueError as error:
@@ -194,7 +198,7 @@ async def fork(
             print_json((await view(layer, info.run_id)).document())
             return
         out().print(wrapped(f"{info.run_id} has the records of {run_id} before {from_step}. It goes on with:"))
-        out().print(f"  {command('resume', info.run_id, *_code.hint(), *setting.also)}")
+        out().print(f"  {command('resume', info.run_id, *(() if module else _code.hint()), *_also(setting, module or []))}")
         if (meaning := _code.explained()) is not None:
             out().print(wrapped(meaning))
 

@@ -1,4 +1,7 @@
-"""Statements of a workflow's source: which are yet to come, which only perhaps, which again and again."""
+"""Statements of a workflow's source: which are yet to come, which only perhaps, which again and again.
+
+Longer than other files: one method per kind of statement, and each leaves off where another goes on.
+"""
 
 # ruff: noqa: N802 - methods are named after the nodes they read, as those of ast.NodeVisitor
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide.plan import UNKNOWN
-from stepseven.errors import InvalidChoice, SecretFound, TooLarge, UnknownWorkflow
+from stepseven.errors import InvalidChoice, NotRecordable, SecretFound, TooLarge, UnknownWorkflow
 from stepseven.model import QuestionKind, RunStatus
 from stepseven.runtime import ahead, known
 from stepseven.runtime.declared import Step
@@ -245,6 +245,8 @@ class _Look:
             text = step.typed.encode(typed)
         except TooLarge:
             raise
+        except NotRecordable as misfit:
+            raise self.refuse(f"what is given for {step.name} does not fit: {misfit.why}") from misfit
         except Exception as error:  # `check=` is the author's code: whatever it raises refuses the value
             raise self.refuse(f"what is given for {step.name} does not fit: {error}") from error
         if rejected is False or isinstance(rejected, str):

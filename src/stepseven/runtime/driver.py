@@ -372,9 +372,7 @@ class Driver:
             row = runs.known(tx, run_id)
         return row
 
-    async def _take_now(
-        self, run_id: str, workflow: Workflow[Any, Any], *, recovery: bool
-    ) -> tuple[Taken, Loaded | None]:
+    async def _take_now(self, run_id: str, workflow: Workflow[Any, Any], *, recovery: bool) -> tuple[Taken, Loaded | None]:
         grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
 
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 RECOVERY_AFTER_US = 10 * 60 * 1_000_000  # DESIGN §9: a wake after more than this is a recovery
 
+
 class Grip:
     """Holds what a unit takes, from before its commit: a loop that is busy for seconds does not lose it.
 

@@ -229,7 +229,7 @@ class Rehearsal(Lifecycle):
     async def wait(self, wait: DurableWait) -> Any:
         """Something that only happens outside: noted, and not waited for."""
         if wait.kind is WaitingFor.TIMER:
-            self.unseen.append(f"{wait.what}: it is waited for first")
+            self.notes.append(f"{wait.what} is waited for first.")
         elif wait.kind is WaitingFor.EVENT:
             self.note(Met(name="run.wait_for", do=Do.ASK, why=wait.what, new=True))
         else:
