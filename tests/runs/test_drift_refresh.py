@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepseven import Run, step, workflow
+from stepseven import Fixable, Run, attempt, step, workflow
 from stepseven.testing import TestLayer
 from tests.runs.test_drift import asked, drifts
 from tests.runs.worldly import kinds, layers, the_question
@@ -400,3 +400,33 @@ async def test_a_question_that_has_nothing_to_do_with_it_is_not_asked_again(ran)
         assert the_question(outcome).text.startswith("Send it?")
         assert await drifts(layer) == []
         assert ran == ["ann@acme.example", "ben@acme.example"]
+
+
+# -- supplied for a step's next try ------------------------------------------------------------------------------------
+
+
+async def test_what_a_step_was_given_is_what_it_was_made_of(ran: list[Any]) -> None:
+    """A person supplied it, and it is a fact since: when that changes, it is asked about, and refreshed with what is so now."""
+
+    @step
+    async def register(name: str) -> str:
+        if "vat" not in attempt().given:
+            raise Fixable("no number", needs="vat", ask="Which?")
+        ran.append(attempt().given["vat"])
+        return f"{name}: {attempt().given['vat']}"
+
+    @workflow(name="registers")
+    async def registers(run: Run) -> str:
+        made = await register("Acme")
+        return f"{made}, {await run.ask('Go on?', about=made)}"
+
+    async with layers() as layer:
+        outcome = await layer.run(registers(), client="acme", run_id="r1")
+        await layer.answer(the_question(outcome).id, "DE1", by="ann")
+        assert kinds(await layer.resume("r1")) == ["ask"]
+        layer.client("acme").set("vat", "DE2", source="crm")
+        outcome = await choose(layer, "refresh")
+        question = next(q for q in outcome.questions if q.text.startswith("Go on?"))
+        await layer.answer(question.id, "yes", by="ann")
+        assert (await layer.resume("r1")).result() == "Acme: DE2, yes"
+    assert ran == ["DE1", "DE2"]

@@ -13,6 +13,7 @@ from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
 from stepseven.model import EffectKind, QuestionKind, WaitingFor
 from stepseven.runtime import choices, facts, outline, verifying
 from stepseven.runtime.calls import Call
+from stepseven.runtime.place import Known
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
 from stepseven.transitions import questions
@@ -160,20 +161,23 @@ def _in_order(row: Row) -> tuple[int, int, int]:
     return row["attempts"], row["created_us"], row["n"]
 
 
-def given(ex: Execution, call: Call) -> dict[str, Any]:
-    """What people supplied for this call, by the name it was needed under: asked for here, or known of the client already."""
+def given(ex: Execution, call: Call) -> dict[str, Known]:
+    """What people supplied for this call, by the name it was needed under: asked for here, or known of the client already.
+
+    With the version of the fact that it is, 0 where it is none: what was refreshed since is as it is now.
+    """
     from stepseven.runtime import trouble
 
-    supplied: dict[str, Any] = {}
+    supplied: dict[str, Known] = {}
     for row in trouble.tries(ex, call):
         needs = str(trouble.details_of(row).get("needs") or "")
         fact = known(ex, needs) if needs else None
         if fact is not None:
-            supplied[needs] = json.loads(fact["value"])
+            supplied[needs] = Known(json.loads(fact["value"]), fact["version"])
     for row in about_failure(ex, call):
         needs = json.loads(row["context"]).get("needs")
-        if row["kind"] == QuestionKind.REQUIRED.value and row["status"] == "answered" and needs:
-            supplied[needs] = json.loads(row["answer"])
+        if row["kind"] == QuestionKind.REQUIRED.value and row["status"] == "answered" and needs and needs not in ex.refreshed:
+            supplied[needs] = Known(json.loads(row["answer"]), facts.version_answered(ex, row, needs))
     return supplied
 
 

@@ -17,7 +17,7 @@ from stepseven.errors import AlreadyDone, Conflict, NotYet
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
 from stepseven.runtime import asking, ceilings, choices, chosen, reading, refusing, remembering, verifying
 from stepseven.runtime.attempt import Attempt, Tried
-from stepseven.runtime.calls import Call
+from stepseven.runtime.calls import Call, nameable
 from stepseven.store.codec import free_text
 from stepseven.transitions import steps
 from stepseven.transitions.state import choice_of
@@ -178,10 +178,13 @@ def attempt_for(ex: Execution, call: Call, move: policy.Try, **more: Any) -> Att
     tried = tuple(
         Tried(number=i + 1, approach=r["approach"] or policy.AS_WRITTEN, reason=r["reason"] or "") for i, r in enumerate(rows)
     )
-    return Attempt(
+    supplied = asking.given(ex, call)
+    made = Attempt(
         number=move.number, approach=move.approach or policy.AS_WRITTEN, narrow=move.narrow, failures=tried,
-        given=asking.given(ex, call), on_progress=reading.progress_of(ex, call), **more,
+        given={name: one.value for name, one in supplied.items()}, on_progress=reading.progress_of(ex, call), **more,
     )  # fmt: skip
+    made.facts.update({nameable(name): one for name, one in supplied.items() if one.version})  # what is made of it is built on it
+    return made
 
 
 def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
