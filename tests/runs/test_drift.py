@@ -310,7 +310,7 @@ async def test_facts_that_nobody_read_are_noted(world):
         layer.client("acme").set("contact", "ben@acme.example", source="crm")
         question = await asked(layer)
         assert [d["key"] for d in question.context["drift"]] == ["contact"]
-        assert "Also changed, and not used here: phone, 1 → 2 (crm, 2026-01-07)." in question.text
+        assert "Also changed, and not read by this run: phone, 1 → 2 (crm, 2026-01-07)." in question.text
 
 
 async def test_what_is_watched_is_asked_about(world):

@@ -75,7 +75,7 @@ def asked(context: Mapping[str, Any]) -> tuple[Drifted, ...]:
 
 def noted(one: Drifted) -> str:
     """A change that nobody is asked about, as a sentence: the run was not built on it, or does not watch it."""
-    besides = "not watched: a refresh takes it along" if in_record(one) else "not used here"
+    besides = "not watched: a refresh takes it along" if in_record(one) else "not read by this run"
     return f"Also changed, and {besides}: {name_of(one)}, {arrow(one)}{_in_brackets(one)}."
 
 
