@@ -12,6 +12,8 @@ import pytest
 from stepseven import Fatal, Layer, Run, step, workflow
 from tests.runs.tools import url
 
+pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
+
 
 @step(name="ahead.pull")
 async def pull(x: int = 0) -> int:

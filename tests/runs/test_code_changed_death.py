@@ -15,6 +15,8 @@ from tests.runs.outside import Outside
 from tests.runs.test_code_changed import V1, WRITE
 from tests.servers import databases
 
+pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
+
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Iterator[Deploys]:

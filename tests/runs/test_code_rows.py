@@ -15,6 +15,8 @@ from tests.runs.test_code_changed import NEW_WRITE, V1, parked
 from tests.runs.worldly import kinds, layers, the_question
 from tests.servers import databases
 
+pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
+
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Iterator[Deploys]:

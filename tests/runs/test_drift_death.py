@@ -11,6 +11,8 @@ from stepseven import Layer, Outcome, Run, step, workflow
 from tests.runs.deaths import every_death, living
 from tests.runs.tools import execute, rows
 
+pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
+
 DAYS_US = 2 * 86_400_000_000
 RAN: list[str] = []
 CRM = {"mail": "ann@acme.example"}

@@ -310,6 +310,7 @@ def at_least(met: Counter[str], **shares: float) -> None:
         assert met[told] >= share * met["planned"], f"{told}: {met[told]} of {met['planned']}"
 
 
+@pytest.mark.slow  # on PostgreSQL with `make soak`
 @pytest.mark.timeout(300)
 def test_a_resume_never_does_more_than_its_plan_said() -> None:
     """Nothing more runs, is asked or is paid; what was to be reused did not run; no effect twice; looking changes nothing."""

@@ -21,6 +21,8 @@ from tests.runs.tools import ROOT
 from tests.runs.worldly import outside
 from tests.servers import databases
 
+pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
+
 ran: list[str] = []
 
 
