@@ -21,7 +21,10 @@ demo: $(VENV)/.base ## fifty invoices, a crash, a question, a resume
 # Everything on SQLite; what drives runs again on PostgreSQL; the workers, and what several processes or many runs do at once,
 # a third time through PgBouncer. What takes longest there is left to `make soak`. The servers are the session's own; where
 # their programs cannot be installed, the tests that need them are skipped and say so.
-PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal --durations 12
+PYTEST = $(BIN)/python -m pytest -q -n $(AT_ONCE) --dist worksteal --durations 12
+AT_ONCE := auto
+# A good part of these waits for leases and time-outs: one more at a time than there are cores.
+sqlite: AT_ONCE := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 # The other files of tests/workers and tests/chaos choose their databases themselves: they run with `make sqlite`.
 WORKERS := $(addprefix tests/workers/test_,worker.py takeover.py stop.py stop_in_hand.py deploy.py)
 ON_POSTGRES := tests/runs $(WORKERS)

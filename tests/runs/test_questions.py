@@ -549,7 +549,7 @@ async def test_a_runs_own_answer_stays_its_own(place: Place):
         first = await run.ask("Approved?", options=["yes", "no"], remember="approved")
         return f"{first} {await run.ask('Next?')}"
 
-    job = workflow(name="own_answer")(body)
+    job = workflow(name="own_answer", on_drift="keep")(body)
     async with place.layer() as layer:
         question = await one(layer, await layer.run(job(), client="acme", run_id="r1"))
         await layer.answer(question.id, "yes", by="ann")
@@ -661,7 +661,7 @@ async def test_a_fact_that_was_not_known_stays_so(place: Place):
     async def learns(run: Run) -> None:
         run.client.set("plan", "gold")
 
-    @workflow(name="looks_first")
+    @workflow(name="looks_first", on_drift="keep")
     async def looks_first(run: Run) -> Any:
         seen.append(run.client.get("plan"))
         await layer.run(learns(), client="acme", run_id="other")

@@ -103,7 +103,7 @@ async def follow(run: Run, program: list[Op], within: str) -> None:
 programs: dict[int, list[Op]] = {}
 
 
-@workflow(name="random.run")
+@workflow(name="random.run", on_drift="keep")
 async def flow(run: Run, seed: int) -> str:
     """The program of a seed."""
     runs.append(run)

@@ -147,6 +147,7 @@ def test_a_death_at_any_write_of_a_recovery_changes_nothing(tmp_path: Path) -> N
     assert after >= 6
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_same_choice_after_a_death_goes_on_with_the_first(tmp_path: Path) -> None:
     """Who chooses the same again after a crash joins the recovery under way: what was made anew is not made anew again."""

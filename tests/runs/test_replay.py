@@ -225,7 +225,7 @@ async def test_a_fact_is_one_for_the_whole_run(tmp_path: Path) -> None:
 async def test_an_answer_that_became_a_fact_is_used_by_the_next_run_and_pinned(tmp_path: Path) -> None:
     """``remember=``: the next run does not ask; what it found stays its answer even if the fact changes meanwhile."""
 
-    @workflow(name="replay.remember")
+    @workflow(name="replay.remember", on_drift="keep")
     async def flow(run: Run) -> list[str]:
         return [await run.ask("discount?", remember="discount"), await run.ask("ok?")]
 

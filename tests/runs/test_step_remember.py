@@ -261,7 +261,7 @@ async def test_a_reused_receipt_does_not_move_the_run_back(read_before):
     async def register_state(name: str) -> str:
         return "open"
 
-    @workflow(name="reuses_state")
+    @workflow(name="reuses_state", on_drift="keep")
     async def body(run: Run, asks: bool) -> None:
         if asks and read_before:
             run.client.get("state")
