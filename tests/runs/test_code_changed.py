@@ -1,4 +1,7 @@
-"""The workflow's code changes while a run waits: what looks like a rename nobody declared is asked about before anything runs."""
+"""The workflow's code changes while a run waits: what looks like a rename nobody declared is asked about before anything runs.
+
+Longer than other files: the cases of one question share the two versions of one workflow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From what was seen of a run to a plan: lines, prices, bounds, questions, the cheapest way, and what nobody knows."""
+"""From what was seen of a run to a plan: lines, prices, bounds, questions, the cheapest way, and what nobody knows.
+
+Longer than other files: each rule by which a plan counts and prices stands beside the others.
+"""
 
 from __future__ import annotations
 

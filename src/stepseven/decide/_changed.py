@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, known, run_name, stop
@@ -115,9 +114,3 @@ def _done(pair: Pair) -> str:
     """``posted``; ``done`` where the name tells no verb."""
     done = say.participle(pair.old.name)
     return "done" if done == "changed" else done
-
-
-def lines_of(context: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The pairs that stand in a question's context."""
-    found = context.get("code")
-    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
