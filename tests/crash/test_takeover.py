@@ -93,8 +93,8 @@ def test_a_frozen_worker_that_was_taken_over_sends_nothing(stage: Stage):
             assert time.monotonic() < deadline, "never taken over"
         assert end.code == 0, end.err
         os.kill(running.pid, signal.SIGCONT)
-        running.communicate(timeout=30)
-        assert running.returncode == 0
+        _, err = running.communicate(timeout=30)
+        assert running.returncode == 0, err
     stage.outside.quiet()
     assert known(stage.state).runs == 1
     stage.same_end(stage.live(), kills=1)

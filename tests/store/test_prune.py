@@ -253,7 +253,7 @@ async def test_a_pruned_run_cannot_be_forked(tmp_path: Path) -> None:
         for run_id in ("a", "b"):
             await layer.run(small(n=1), client="acme", run_id=run_id)
         await layer.prune(older_than=0)
-        with pytest.raises(ValueError, match="run a was pruned"):
+        with pytest.raises(ValueError, match="run a: it was pruned"):
             await layer.fork("a", from_step="check")
     assert rows(tmp_path, "SELECT count(*) AS n FROM run") == [{"n": 2}]
 
@@ -734,7 +734,7 @@ async def test_a_round_that_is_stopped_ends_with_its_bite_and_is_not_noted(tmp_p
         assert pruned(tmp_path) <= 1
         assert rows(tmp_path, "SELECT pruned_us FROM store") == [{"pruned_us": None}]
         held.begin()
-        assert held._thread is None or not held._thread.is_alive()
+        assert not held._thread.alive
         kept(layer).round()
     assert pruned(tmp_path) == 59
 
@@ -768,7 +768,7 @@ async def test_retention_that_is_off_prunes_nothing(tmp_path: Path) -> None:
     async with testing.layer(url(tmp_path)) as layer:
         held = kept(layer, None)
         held.begin()
-        assert held._thread is None
+        assert not held._thread.started
         assert held.round() is None
         held.at_exit()
     assert pruned(tmp_path) == 0

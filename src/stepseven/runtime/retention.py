@@ -19,6 +19,7 @@ from stepseven.errors import StoreUnavailable
 from stepseven.model import Pruned
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.files import strays, swept
+from stepseven.store._thread import LateThread
 from stepseven.store.artifacts import GRACE_S, Artifacts
 from stepseven.store.base import Reader, Store, Tx
 from stepseven.transitions import pruning
@@ -168,7 +169,7 @@ class Retention:
         self._edge = edge
         self._artifacts = artifacts
         self._keep_us = keep_us
-        self._thread: threading.Thread | None = None
+        self._thread = LateThread(self._loop, "stepseven_keep")
         self._pruner: Pruner | None = None  # the one at work
         self._stop = threading.Event()
         self._make_way = threading.Event()  # the round under way ends early, and goes on another time
@@ -178,8 +179,7 @@ class Retention:
 
     def begin(self) -> None:
         """Start the thread, once. Nothing is done before the process has been at work for a while."""
-        if self._thread is None and self._keep_us is not None and not self._stop.is_set():
-            self._thread = threading.Thread(target=self._loop, name="stepseven_keep", daemon=True)
+        if self._keep_us is not None and not self._stop.is_set():
             self._thread.start()
 
     def stop(self) -> None:
@@ -190,8 +190,7 @@ class Retention:
             if self._pruner is not None:
                 self._pruner.interrupt()
         self._one.release()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def by_hand(self, before_us: int) -> Pruned:
         """Shrink what ended by *before_us* now; stopped meanwhile, what was done so far. A daily round makes way."""
@@ -220,7 +219,7 @@ class Retention:
 
     def at_exit(self) -> None:
         """What a short process does when it ends: small runs, in so little time that nobody notices."""
-        if self._thread is None or self._looked is None:  # else it was at work long enough to do its share
+        if not self._thread.started or self._looked is None:  # else it was at work long enough to do its share
             over = time.perf_counter() + EXIT_S
             self._round(lambda _: time.perf_counter() > over, large=False)
 

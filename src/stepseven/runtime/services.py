@@ -7,10 +7,11 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import sources
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
@@ -268,8 +269,10 @@ class Worker:
     def stop(self) -> None:
         """Stop beating and take the row away, unless something still names it."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        with self._lock:  # it may just be started
+            thread = self._thread
+        if thread is not None:
+            thread.join()
             with suppress(StoreUnavailable):  # whoever starts next drops the rows of the dead
                 if not self.stranded:
                     self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False, client=None)

@@ -13,6 +13,8 @@ import sqlite3
 import threading
 import time
 
+from stepseven.store._thread import LateThread
+
 FLUSH_AFTER_S = 0.12  # the contract: the disk within 0.2 s
 CHECKPOINT_UNITS = 700  # about 1,000 pages, SQLite's own measure; a unit writes one to three
 CHECKPOINT_BYTES = 16 << 20  # others write, too: this process's count is not all there is
@@ -30,17 +32,17 @@ class Disk:
         self._wake = threading.Event()
         self._now = threading.Event()
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread = LateThread(self._work, "stepseven_disk")
 
     def wrote(self, units: int, *, safe: bool) -> None:
         """So many units were committed; *safe*: the commit has waited for the disk itself."""
         self._units += units
         if not safe and not self._wake.is_set():
             self._due_s = time.monotonic() + FLUSH_AFTER_S
-            self._start()
+            self._thread.start()
             self._wake.set()
         if self._units >= CHECKPOINT_UNITS and not self._now.is_set():
-            self._start()
+            self._thread.start()
             self._now.set()
             self._wake.set()
 
@@ -49,13 +51,7 @@ class Disk:
         self._closing = True
         self._now.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(patience_s)
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="stepseven_disk", daemon=True)
-            self._thread.start()
+        self._thread.join(patience_s)
 
     def _work(self) -> None:
         keeper = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)

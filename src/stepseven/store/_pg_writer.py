@@ -18,7 +18,8 @@ from stepseven.store._pg_desk import PATIENCE_S, Desk
 from stepseven.store._pg_trouble import away, gone, passes
 from stepseven.store._pg_tx import LOCK_MS, Restarted, Sent, Writing, lock_keys
 from stepseven.store._pg_wire import Wire
-from stepseven.store._queue import Queued, tell
+from stepseven.store._queue import Queued, refuse, tell
+from stepseven.store._thread import LateThread
 
 BATCH_RECORDS = 256
 BATCH_UNITS = 32  # a batch holds its clients' locks until its commit
@@ -36,7 +37,7 @@ class Writer:
         self._desk = desk
         self._queue: deque[Queued] = deque()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = LateThread(self._loop, "stepseven_writer")
         self._closing = False
         self._lanes = _Lanes(self._in_lane)
 
@@ -49,12 +50,8 @@ class Writer:
         if self._closing:
             raise self.closed()
         self._queue.append(queued)
-        if self._closing and self._thread is not None and not self._thread.is_alive():  # closed in this very moment
-            self._queue.remove(queued)
-            raise self.closed()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="stepseven_writer", daemon=True)
-            self._thread.start()
+        if not self._thread.start() or (self._closing and not self._thread.alive):  # closed in this very moment
+            refuse(self._queue, self.closed())
         self._wake.set()
 
     def closed(self) -> StoreUnavailable:
@@ -65,9 +62,10 @@ class Writer:
         """Write what waits, end the threads."""
         self._closing = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(2 * PATIENCE_S)
+        self._thread.join(2 * PATIENCE_S)
         self._lanes.close()
+        if not self._thread.alive:
+            refuse(self._queue, self.closed())
 
     def _loop(self) -> None:
         while True:
@@ -224,7 +222,7 @@ class _Lanes:
             self._lanes[key] = deque([queued])
             thread = threading.Thread(target=self._run, args=(key,), name="stepseven_waiter", daemon=True)
             self._threads.add(thread)
-        thread.start()
+            thread.start()  # under the lock: nobody joins one that is not started
 
     def _run(self, key: int) -> None:
         while True:
@@ -238,7 +236,9 @@ class _Lanes:
 
     def close(self) -> None:
         """Wait for what is in them."""
-        for thread in list(self._threads):
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join(2 * PATIENCE_S)
 
 

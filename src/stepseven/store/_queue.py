@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -61,6 +62,17 @@ async def ended(future: asyncio.Future[T]) -> T:
     if cancelled:
         raise asyncio.CancelledError
     return result
+
+
+def refuse(queue: deque[Queued], why: BaseException) -> None:
+    """Fail all that waits: nobody is there any more to write it. What each waits for is told once, whoever comes here first."""
+    left: list[Queued] = []
+    with contextlib.suppress(IndexError):  # another thread may empty it at the same time
+        while True:
+            left.append(queue.popleft())
+    for queued in left:
+        queued.error = queued.error or why
+    tell(left)
 
 
 def tell(batch: list[Queued]) -> None:

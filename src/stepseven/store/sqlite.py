@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 from stepseven.errors import StoreUnavailable
 from stepseven.store._apart import Apart
 from stepseven.store._disk import Disk
-from stepseven.store._queue import Queued, ended, tell
+from stepseven.store._queue import Queued, ended, refuse, tell
 from stepseven.store._space import compacted, erased
+from stepseven.store._thread import LateThread
 from stepseven.store._trouble import busy, cannot_open, explain
 from stepseven.store.base import Row, Tx, Values, Whose
 from stepseven.store.dialect import SQLITE
@@ -56,6 +57,11 @@ class _Tx:
 
     def all(self, statement: str, params: Values) -> list[Row]:
         return self.connection.execute(statement, params).fetchall()
+
+    def values(self, statement: str, params: Values) -> list[tuple[Any, ...]]:
+        cursor = self.connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(statement, params).fetchall()
 
     def run(self, statement: str, params: Values) -> int:
         cursor = self.connection.execute(statement, params)
@@ -102,7 +108,7 @@ class SqliteStore:
         self._read_lock = self._lock if self.memory else threading.Lock()
         self._queue: deque[Queued] = deque()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = LateThread(self._write_loop, "stepseven_writer")
         self._disk = None if self.memory else Disk(path, self._lock)
         self._closing = False
         self._under_way = 0
@@ -274,16 +280,15 @@ class SqliteStore:
 
     def _enqueue(self, queued: Queued) -> asyncio.Future[Any]:
         if self._closing:
-            raise StoreUnavailable(self.url, "it was closed")
+            raise self._closed()
         self._queue.append(queued)
-        if self._closing and self._thread is not None and not self._thread.is_alive():  # closed in this very moment
-            self._queue.remove(queued)
-            raise StoreUnavailable(self.url, "it was closed")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_loop, name="stepseven_writer", daemon=True)
-            self._thread.start()
+        if not self._thread.start() or (self._closing and not self._thread.alive):  # closed in this very moment
+            refuse(self._queue, self._closed())
         self._wake.set()
         return queued.future
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(self.url, "it was closed")
 
     def _write_loop(self) -> None:
         while True:
@@ -374,8 +379,9 @@ class SqliteStore:
             return
         self._closing = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(BUSY_TIMEOUT_S)
+        self._thread.join(BUSY_TIMEOUT_S)
+        if not self._thread.alive:
+            refuse(self._queue, self._closed())
         if self._disk is not None:
             self._disk.close(BUSY_TIMEOUT_S)
         with self._lock:

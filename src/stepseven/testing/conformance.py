@@ -307,6 +307,26 @@ class StoreConformance(ABC):
         kept = facts(store)
         assert len(kept) == len(set(kept)) == 300
 
+    def test_closing_leaves_nobody_waiting(self, store: Store) -> None:
+        """A store that is closed while a loop writes: each write is written, or says that it was closed; none waits for ever."""
+
+        async def write_on() -> tuple[list[int], int]:
+            written: list[int] = []
+            refused = 0
+            closer = threading.Timer(0.02, store.close)
+            closer.start()
+            while not refused:
+                batch = [store.write(add_fact("on"), durable=False, client=CLIENT) for _ in range(20)]
+                for end in await asyncio.wait_for(asyncio.gather(*batch, return_exceptions=True), 60):
+                    written += [end] if isinstance(end, int) else []
+                    refused += isinstance(end, StoreUnavailable)
+            await asyncio.to_thread(closer.join)
+            return written, refused
+
+        written, refused = asyncio.run(write_on())
+        assert written == list(range(1, len(written) + 1))
+        assert refused > 0
+
     @pytest.mark.parametrize("text", ["a\0b", "\ud83d", "é🙂\u2028", "x" * 100_000, "'; DROP TABLE run; --", ""])
     def test_text_comes_back(self, store: Store, text: str) -> None:
         """Whatever a person or a log says is stored (escaped where it must be) and comes back the same on every store."""
