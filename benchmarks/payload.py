@@ -5,17 +5,27 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
+from functools import cache
 
 SIZE = 1024  # bytes of one result as JSON; 70 of them are names and small values
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,-"
-_CHANCE = random.Random(7)  # the seed the peers had; by chance no 1 KB piece of this text looks like a credential
-_NOISE = "".join(_CHANCE.choice(_ALPHABET) for _ in range(400_000))
 _WORDS = re.findall(
     r"\w+",
     "the quarter closed with eleven open tickets three of which concern invoices that were sent twice and one customer who "
     "asks for a later date because its own billing record is wrong since the move to another plan",
 )
-_PROSE = " ".join(random.Random(7).choices(_WORDS, k=60_000))
+
+
+# Made when first used: a quarter of a second of processor that is no part of what a process needs to start and go on.
+@cache
+def _noise() -> str:
+    chance = random.Random(7)  # the seed the peers had; by chance no 1 KB piece of this text looks like a credential
+    return "".join(chance.choice(_ALPHABET) for _ in range(400_000))
+
+
+@cache
+def _prose() -> str:
+    return " ".join(random.Random(7).choices(_WORDS, k=60_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +49,12 @@ def message(i: int, size: int = SIZE) -> Message:
     """Different for each *i*, hardly compressible: the payload all peers were measured with. Hard on the look for
     credentials, which has to look closer at every long word.
     """
-    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_NOISE, i, size))
+    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_noise(), i, size))
 
 
 def prose(i: int, size: int = SIZE) -> Message:
     """The same size in words, as a model writes them."""
-    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_PROSE, i, size))
+    return Message(i=i, role="assistant", tokens=123, ok=True, content=_cut(_prose(), i, size))
 
 
 def as_dict(m: Message) -> dict[str, object]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from stepseven._dataclass import dataclass
 from stepseven.model import ClientStatus, Fact, Failure, Forgotten, Question
-from stepseven.runtime import briefing, erasing
+from stepseven.runtime import briefing, checks, erasing
 from stepseven.runtime import facts as said
 from stepseven.runtime.services import Services
 from stepseven.store.base import Tx
@@ -16,6 +16,9 @@ from stepseven.transitions import clients, exporting
 from stepseven.transitions.clients import Given
 
 T = TypeVar("T")
+
+_KEY = "give the name of a fact, as text"
+_HOW_LONG = "say how long the fact holds, such as '90d' or '12h', or leave it out: for good"
 
 
 class Client:
@@ -37,6 +40,7 @@ class Client:
 
     def get(self, key: str, default: T | None = None) -> Any:
         """The fact's value; *default* if it is not known, or no longer holds."""
+        checks.any_text("key", key, _KEY)
         if not storable(key):
             return default
         now = self._services.edge.now_us()
@@ -61,8 +65,12 @@ class Client:
             The fact as it stands now, with what contradicts it.
 
         Raises:
-            ValueError: the key or *valid* is none. NotRecordable, TooLarge, SecretFound: the value cannot be kept.
+            InvalidArgument: the key, *valid*, *source* or *by* is none. NotRecordable, TooLarge, SecretFound: the value cannot
+                be kept.
         """
+        checks.texts_or_none(source=source, by=by)
+        checks.said("key", checks.any_text("key", key, _KEY), said.checked_key)
+        checks.said("valid", checks.text_or_none("valid", valid, _HOW_LONG), said.lasting_us)
         now = self._services.edge.now_us()
         word = said.given(self.id, key, value, source=source, by=by, valid=valid, now_us=now)
 
@@ -82,6 +90,7 @@ class Client:
 
     def history(self, key: str) -> list[Fact]:
         """Every version of a fact, newest first; the newest with what contradicts it."""
+        checks.any_text("key", key, _KEY)
         if not storable(key):
             return []
         now = self._services.edge.now_us()
@@ -100,8 +109,10 @@ class Client:
         """The tries that failed in all its runs in the last *days*, newest first; at most 200. ``[]`` for an unknown client.
 
         Raises:
-            ValueError: *days* is not above 0.
+            InvalidArgument: *days* is not above 0.
         """
+        if not (checks.is_number(days) and days > 0):
+            raise checks.refused("days", days, "give a number of days, more than 0")
         now = self._services.edge.now_us()
         return self._services.store.read_now(lambda tx: briefing.failures_of(tx, self.id, days, now))
 
@@ -126,6 +137,7 @@ class Client:
         Raises:
             UnknownClient: nothing was ever run for it or said about it: a mistyped id must not look like a pause.
         """
+        checks.texts_or_none(reason=reason, by=by)
         why, who = (free_text(text, 300) if text else None for text in (reason, by))
         now = self._services.edge.now_us()
         self._services.store.write_now(
@@ -141,6 +153,7 @@ class Client:
         Raises:
             UnknownClient: nothing was ever run for it or said about it.
         """
+        checks.texts_or_none(by=by)
         who, now = (free_text(by, 300) if by else None), self._services.edge.now_us()
         self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True, client=self.id)
         self._services.stir()
@@ -162,7 +175,10 @@ class Client:
         Raises:
             UnknownClient: nothing was ever run for it or said about it.
             ClientBusy: runs have not ended, or claims are unsettled; nothing was changed.
+            InvalidArgument: nobody is named, or something is no text; nothing was changed.
         """
+        checks.text("by", by, "say who forgets the client, as text")
+        checks.text_or_none("reason", reason)
         return erasing.forget(self._services, self.id, by=by, reason=reason)
 
     def export(self) -> dict[str, Any]:

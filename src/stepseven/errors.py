@@ -155,11 +155,23 @@ def readable(answer: Any) -> Any:
 
 
 class InvalidChoice(StepsevenError, ValueError):
-    """What was chosen for a resume cannot be obeyed. Nothing was changed."""
+    """What was chosen for a resume, a plan or a fork cannot be obeyed. Nothing was changed."""
 
     def __init__(self, run_id: str, why: str) -> None:
         super().__init__(f"run {run_id}: {why}")
         self.run_id = run_id
+        self.why = why
+
+
+class InvalidArgument(StepsevenError, ValueError, TypeError):
+    """An argument is not of the form that the call takes. Nothing was changed.
+
+    Also a ``ValueError`` and a ``TypeError``: what Python itself would have said.
+    """
+
+    def __init__(self, name: str, shown: str, why: str) -> None:
+        super().__init__(f"{name}={shown}: {why}")
+        self.name = name
         self.why = why
 
 

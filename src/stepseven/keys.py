@@ -76,9 +76,9 @@ def fitting(key: str) -> str:
 def wire_key(scope_id: str, name: str, key: str, generation: int) -> str:
     """The idempotency key as the other side sees it: ``{scope id}/{effect name}/{key}``, ASCII, at most 255 characters."""
     text = f"{scope_id}/{name}/{key}" + (f"#{generation}" if generation > 1 else "")
-    plain = "".join(c if " " < c < "\x7f" else "_" for c in text)
-    if plain == text and len(text) <= MAX_WIRE:
+    if len(text) <= MAX_WIRE and text.isascii() and text.isprintable() and " " not in text:
         return text
+    plain = "".join(c if " " < c < "\x7f" else "_" for c in text)
     tail = "~" + digest(text)
     return plain[: MAX_WIRE - len(tail)] + tail
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ from stepseven.model import (
     Spend,
     WaitingFor,
 )
-from stepseven.runtime import choosing, explain, files, retention
+from stepseven.runtime import checks, choosing, explain, files, retention
 from stepseven.runtime.driver import Driver
 from stepseven.runtime.edge import Edge
 from stepseven.runtime.procedure import Workflow, WorkflowCall, code_of
@@ -142,16 +142,21 @@ class Layer:
         classify: Callable[[BaseException], Any] | Sequence[Callable[[BaseException], Any]] | None = None,
         edge: Edge | None = None,
     ) -> None:
+        checks.text_or_none("url", url, "give a URL as text, such as 'sqlite:///stepseven.db'")
         if engine != "embedded":
-            raise NotYetBuilt(f"engine={engine!r}")
+            raise NotYetBuilt(f"engine={checks.shown(engine)}")
         if durability not in ("effects", "full"):
-            raise ValueError(f"durability={durability!r}: say 'effects' or 'full'")
+            raise checks.refused("durability", durability, "say 'effects' or 'full'")
+        if not isinstance(artifacts, str | os.PathLike | None):
+            raise checks.refused("artifacts", artifacts, "give the path of a folder, or leave it out")
+        if not isinstance(limits, Limits | None):
+            raise checks.refused("limits", limits, "give Limits(usd=…, steps=…), or leave it out")
+        own = _classifiers(classify)
         self.url = url or os.environ.get("STEPSEVEN_URL") or "sqlite:///stepseven.db"
         kept_us = retention.keep_us()
         edge = edge or Edge()
         self.store = open_store(self.url, always_durable=durability == "full", edge=edge)
         worker = Owner(self.store, edge)
-        own = (classify,) if callable(classify) else tuple(classify or ())
         self.services = Services(
             store=self.store, edge=edge, worker=worker, durability=durability, limits=limits, classify=own,
             artifacts=Artifacts(
@@ -207,7 +212,9 @@ class Layer:
 
         Raises:
             RunConflict: the id belongs to a run with another client, workflow or inputs.
+            InvalidArgument: something else than the inputs is not of its form. Nothing was admitted.
         """
+        checks.seconds("wait", wait)
         admission, workflow = self._admission(call, inputs, client, run_id, goal)
         row = await self._driver.admit_and_drive(admission, workflow, wait=wait)
         return await self.outcome(row, workflow)
@@ -227,6 +234,7 @@ class Layer:
 
         Raises:
             RunConflict: the id belongs to a run with another client, workflow or inputs.
+            InvalidArgument: something else than the inputs is not of its form. Nothing was admitted.
         """
         admission, _ = self._admission(call, inputs, client, run_id, goal)
         now = self.services.edge.now_us()
@@ -240,7 +248,7 @@ class Layer:
         *,
         approach: Mapping[str, str] | None = None,
         skip: Mapping[str, Any] | None = None,
-        rerun: Sequence[str] = (),
+        rerun: Collection[str] | None = (),
         drift: Literal["keep", "refresh"] | None = None,
         wait: float | None = None,
         by: str | None = None,
@@ -257,10 +265,11 @@ class Layer:
                 ``"as written"`` is the step's own code. A write is tried only once it is certain that it has not happened.
             skip: step → the result, of the step's type, that each of its calls gets which is not on record; ``None``: it is
                 skipped and gives ``None``. In a map that ends the item.
-            rerun: read steps whose results are made anew, with what they call. Later steps run again if they get other arguments.
+            rerun: read steps whose results are made anew, with what they call; a list of names, or one. Later steps run again if
+                they get other arguments.
             drift: what becomes of facts that moved: ``"keep"`` what the run knows, or ``"refresh"``; default: it asks.
             wait: seconds to wait for people and long timers, too.
-            by: who chooses; it is kept with the choice.
+            by: who resumes it, and chooses; kept with the recovery.
             plan: what was looked at before that (``layer.plan``); kept with the choice, too.
 
         Raises:
@@ -269,10 +278,12 @@ class Layer:
             InvalidChoice: something that was chosen cannot be obeyed: the run has ended or is executed elsewhere, has no such
                 step or approach, or the value does not fit. Nothing was changed.
             SecretFound, TooLarge: a value must not be kept. Nothing was changed.
+            InvalidArgument: the id, ``wait``, ``by`` or ``plan`` is not of its form. Nothing was changed.
         """
+        checks.seconds("wait", wait)
         wanted = choosing.wanted(run_id, approach=approach, skip=skip, rerun=rerun, drift=drift, by=by)
         if plan is not None:
-            wanted = replace(wanted, plan=json.dumps(plan.document(), ensure_ascii=False))
+            wanted = replace(wanted, plan=json.dumps(_document(plan), ensure_ascii=False))
         row = await self.store.read(lambda tx: runs.known(tx, run_id))
         if not RunStatus(row["status"]).ended:
             workflow = code_of(row)
@@ -281,7 +292,7 @@ class Layer:
             if wanted.anything:
                 row = await self._driver.resume(run_id, workflow, wanted, wait=wait)
             else:
-                row = await self._driver.drive(run_id, workflow, wait=wait, recovery=True)
+                row = await self._driver.drive(run_id, workflow, wait=wait, by=wanted.by)
         elif wanted.anything:
             raise InvalidChoice(run_id, choosing.ended(row))
         return await self.outcome(row)
@@ -300,9 +311,10 @@ class Layer:
         if isinstance(call, Workflow):
             call = call(**inputs)
         elif inputs:
-            raise TypeError(f"inputs belong into the call: renewal({', '.join(inputs)}=…)")
+            raise checks.refused("inputs", inputs, f"inputs belong into the call: renewal({', '.join(inputs)}=…)")
         if not isinstance(call, WorkflowCall):
-            raise TypeError(f"layer.run needs a workflow or a call of one, such as renewal(quarter='Q3'), not {call!r}")
+            raise checks.refused("call", call, "layer.run needs a workflow or a call of one, such as renewal(quarter='Q3')")
+        checks.text_or_none("goal", goal, "say in words what the run is for, or leave it out")
         _checked_id(client, "client")
         run_id = _checked_id(run_id, "run_id") if run_id is not None else new_run_id(self.services.edge, client)
         text = guard(call.workflow.encode(call.given), "inputs", secrets="refuse")
@@ -351,22 +363,40 @@ class Layer:
         Raises:
             UnknownRun: there is none with this id.
         """
+        checks.text("run_id", run_id, checks.RUN)
         return await self.store.read(lambda tx: family.checkpoint(tx, run_id))
 
-    async def plan(self, run_id: str) -> Plan:
+    async def plan(
+        self,
+        run_id: str,
+        *,
+        approach: Mapping[str, str] | None = None,
+        skip: Mapping[str, Any] | None = None,
+        rerun: Collection[str] | None = (),
+        drift: Literal["keep", "refresh"] | None = None,
+    ) -> Plan:
         """What a resume of a run would reuse, run and ask, and what each way to done costs. Changes nothing.
 
         The run's code is let meet its records, as at any resume, and stops at the first call that is not on record; what comes
         after is read from its source. Probes, ``.verify`` and other looks are asked. What a step that runs will return nobody
         knows before: the money and the questions are upper bounds, as long as nothing fails that did not fail before.
 
+        Args:
+            run_id: the run.
+            approach: what would be chosen when it is resumed: which step is tried in which way,
+            skip: which step gets which value,
+            rerun: which results are made anew,
+            drift: what becomes of what moved; all as ``resume`` takes them.
+
         Raises:
             UnknownRun: there is none with this id.
             AmbiguousWorkflow: several modules have a workflow of its name, and none is the code it was executed with.
+            UnknownWorkflow, InvalidChoice, SecretFound, TooLarge: as of ``resume``, where something is chosen.
         """
         from stepseven.runtime import planning  # read from disk when it is needed: most processes never plan
 
-        return await planning.plan(self.services, run_id)
+        wanted = choosing.wanted(run_id, approach=approach, skip=skip, rerun=rerun, drift=drift, by=None)
+        return await planning.plan(self.services, run_id, wanted)
 
     async def why(self, run_id: str) -> str:
         """One sentence: what the run waits for, who may move it, what happens next.
@@ -374,6 +404,7 @@ class Layer:
         Raises:
             UnknownRun: there is none with this id.
         """
+        checks.text("run_id", run_id, checks.RUN)
         here = self._driver.where(run_id)
         now = self.services.edge.now_us()
         dead = self.services.worker.reported_dead
@@ -389,8 +420,8 @@ class Layer:
         cursor: str | None = None,
     ) -> Page[RunInfo]:
         """Runs, newest first."""
-        if status is not None and status not in set(RunStatus):
-            raise ValueError(f"status={status!r}: one of {', '.join(RunStatus)}")
+        checks.texts_or_none(client=client, workflow=workflow)
+        _checked_status(status, RunStatus)
         before, limit = _cursor_no(cursor), _checked_limit(limit)
         if not storable(client, workflow):
             return Page([], None)
@@ -409,12 +440,12 @@ class Layer:
         cursor: str | None = None,
     ) -> Page[Question]:
         """Questions, oldest first. ``status=None``: all."""
-        if status is not None and status not in set(QuestionStatus):
-            raise ValueError(f"status={status!r}: one of {', '.join(QuestionStatus)}")
+        checks.texts_or_none(client=client, run_id=run_id)
+        _checked_status(status, QuestionStatus)
         limit = _checked_limit(limit)
-        after_us, _, after_id = str(cursor or "0:").partition(":")
+        after_us, _, after_id = (checks.text_or_none("cursor", cursor, _CURSOR) or "0:").partition(":")
         if not _is_number(after_us):
-            raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
+            raise checks.refused("cursor", cursor, _CURSOR)
         if not storable(client, run_id, after_id):
             return Page([], None)
         params = {
@@ -434,9 +465,11 @@ class Layer:
         Raises:
             UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed.
             InvalidAnswer: not one of the choices, or not of the asked type; the question stays open.
+            InvalidArgument: the id, ``by`` or ``note`` is no text; the question stays open.
         """
-        if not by:
-            raise ValueError("by= is empty: say who answers")
+        checks.text("question_id", question_id, checks.QUESTION)
+        checks.text("by", by, "say who answers, as text")
+        checks.text_or_none("note", note)
         text = _answer_text(value)
         plain = value if text is None else json.loads(guard(text, "answer", secrets="refuse"))
         now = self.services.edge.now_us()
@@ -462,6 +495,9 @@ class Layer:
         Raises:
             UnknownRun: there is none with this id.
         """
+        checks.text("run_id", run_id, checks.RUN)
+        checks.text("reason", reason, "say why, as text")
+        checks.text_or_none("by", by)
         why = free_text(f"{reason} (by {by})" if by else reason, 300)
         now = self.services.edge.now_us()
 
@@ -485,14 +521,18 @@ class Layer:
 
         Raises:
             UnknownRun: there is none with this id.
-            ValueError: the run has no record of *from_step*, or its workflow has no such input.
+            InvalidChoice: the run has no record of *from_step*, or its workflow has no such input.
             NotRecordable: an input is not of its parameter's type.
+            InvalidArgument: something is not of its form. Nothing was made.
         """
+        checks.text("run_id", run_id, checks.RUN)
+        checks.text("from_step", from_step, "give the name of the first step that is to run anew, as text")
+        differing = checks.named("inputs", inputs, '{"quarter": "Q3"}')
         new_id = f"{run_id}-fork-{self.services.edge.new_id('r')[2:8]}"
-        changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in (inputs or {}).items()}
+        changed = {k: guard(canonical(v, f"inputs.{k}"), f"inputs.{k}", secrets="refuse") for k, v in differing.items()}
         run = await self.store.read(lambda tx: runs.known(tx, run_id))
         if changed:
-            _check_inputs(code_of(run), changed)
+            _check_inputs(run_id, code_of(run), changed)
         now = self.services.edge.now_us()
         await self.store.write(
             lambda tx: forks.fork(tx, run_id, new_id, from_step, changed, now), durable=True, client=run["client_id"]
@@ -506,7 +546,7 @@ class Layer:
         """What is known about a client, and whether anything may begin for it. Synchronous; the first ``set`` creates it.
 
         Raises:
-            ValueError: *id* is no id.
+            InvalidArgument: *id* is no id.
         """
         return Client(self.services, _checked_id(id, "client"), learned=self._driver.learned)
 
@@ -528,9 +568,12 @@ class Layer:
             gives the space back.
 
         Raises:
-            ValueError: *older_than* is none of these.
+            InvalidArgument: *older_than* is none of these.
         """
-        return await asyncio.to_thread(self._retention.by_hand, self.services.edge.now_us() - span_us(older_than))
+        if not isinstance(older_than, int | float | str | timedelta):
+            raise checks.refused("older_than", older_than, "say days as a number, '90d', '12h', or a timedelta")
+        age_us = checks.said("older_than", older_than, span_us)
+        return await asyncio.to_thread(self._retention.by_hand, self.services.edge.now_us() - age_us)
 
     # -- many runs ----------------------------------------------------------------------------------------------------------
 
@@ -545,8 +588,13 @@ class Layer:
 
         Raises:
             NothingToRun: a module cannot be imported or has no workflow; or this process knows none.
-            ValueError, TypeError: *concurrency* is no such number, or something is neither a module nor a name.
+            InvalidArgument: *concurrency* is no such number, or something is neither a module nor a name.
         """
+        if type(concurrency) is not int or concurrency < 1:
+            raise checks.refused("concurrency", concurrency, "say how many runs at once, 1 or more")
+        for module in modules:
+            if not isinstance(module, ModuleType):
+                checks.text("modules", module, "layer.worker takes modules or their names, such as 'renewals'")
         made = Worker(self.services, self._driver, workflows_of(modules), concurrency=concurrency)
         self._workers.append(made)
         return made
@@ -592,18 +640,44 @@ class Layer:
         self.store.close()
 
 
-def _check_inputs(workflow: Workflow[Any, Any] | None, changed: Mapping[str, str]) -> None:
+_CURSOR = "use the `next` of the page before"
+
+
+def _classifiers(told: Any) -> tuple[Callable[[BaseException], Any], ...]:
+    """Functions that say what an exception means: one, or several."""
+    given = (told,) if callable(told) else told or ()
+    own = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(map(callable, own)):
+        raise checks.refused("classify", told, "give a function that takes an exception, or a list of such functions")
+    return own
+
+
+def _document(plan: Any) -> dict[str, Any]:
+    """What was looked at before a resume, as it is kept."""
+    from stepseven.decide.plan import Plan
+
+    if not isinstance(plan, Plan):
+        raise checks.refused("plan", plan, "give what layer.plan gave, or leave it out")
+    return plan.document()
+
+
+def _checked_status(status: Any, known: type[RunStatus | QuestionStatus]) -> None:
+    if status is not None and not (isinstance(status, str) and status in set(known)):
+        raise checks.refused("status", status, f"one of {', '.join(known)}")
+
+
+def _check_inputs(run_id: str, workflow: Workflow[Any, Any] | None, changed: Mapping[str, str]) -> None:
     """Refuse now what the workflow's parameters do not take; without its code nobody can tell.
 
     Raises:
-        ValueError: it has no such parameter. NotRecordable: the value is not of its type.
+        InvalidChoice: it has no such parameter. NotRecordable: the value is not of its type.
     """
     if workflow is None:
         return
     known, open_ended = workflow.parameters()
     strange = [name for name in changed if name not in known and not open_ended]
     if strange:
-        raise ValueError(f"{workflow.name} has no input {strange[0]!r}; it has: {', '.join(known) or 'none'}")
+        raise InvalidChoice(run_id, f"{workflow.name} has no input {strange[0]!r}; it has: {', '.join(known) or 'none'}")
     for name, text in changed.items():
         if name in known:
             workflow.inputs_typed[name].decode(text)
@@ -624,14 +698,15 @@ def new_run_id(edge: Edge, client: str) -> str:
 
 def _checked_id(text: Any, what: str) -> str:
     if not isinstance(text, str) or not text or len(text) > MAX_ID or any(c < " " or c in "/\x7f" for c in text):
-        raise ValueError(f"{what}={text!r}: use 1 to {MAX_ID} printable characters without '/'")
+        raise checks.refused(what, text, f"use 1 to {MAX_ID} printable characters without '/'")
     secret = find_secret(text)
     if secret is not None:  # an id is shown and stored everywhere
         raise SecretFound(what, secret)
     try:
         text.encode("utf-8")  # half a character is refused here, not by the database
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what}={text!r} is not UTF-8 text: use 1 to {MAX_ID} printable characters without '/'") from error
+        why = f"it is not UTF-8 text: use 1 to {MAX_ID} printable characters without '/'"
+        raise checks.refused(what, text, why) from error
     return text
 
 
@@ -656,7 +731,7 @@ def _cursor_no(cursor: str | None) -> int:
     if cursor is None:
         return 1 << 62
     if not _is_number(cursor):
-        raise ValueError(f"cursor={cursor!r}: use the `next` of the page before")
+        raise checks.refused("cursor", cursor, _CURSOR)
     return int(cursor)
 
 
@@ -667,7 +742,7 @@ def _is_number(text: Any) -> bool:
 
 def _checked_limit(limit: Any) -> int:
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit!r}: say how many, 1 to {MAX_PAGE:,}")
+        raise checks.refused("limit", limit, f"say how many, 1 to {MAX_PAGE:,}")
     return limit
 
 

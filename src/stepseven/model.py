@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import ArtifactGone, Failed, MissingSecret, Waiting
 
 R = TypeVar("R")

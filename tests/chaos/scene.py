@@ -179,6 +179,9 @@ class Stale:
     def all(self, statement: str, params: Values) -> list[Row]:
         return self._tx.all(statement, params)
 
+    def values(self, statement: str, params: Values) -> Sequence[Sequence[Any]]:
+        return self._tx.values(statement, params)
+
     def run(self, statement: str, params: Values) -> int:
         return self._tx.run(statement, params)
 

@@ -42,8 +42,8 @@ def url(tmp_path: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> str:
 
     asyncio.run(ran())
 
-    async def by_hand(_: Layer, run_id: str) -> Plan:
-        assert run_id == "r1"
+    async def by_hand(_: Layer, run_id: str, **chosen: Any) -> Plan:
+        assert (run_id, any(chosen.values())) == ("r1", False)
         return made
 
     monkeypatch.setattr(Layer, "plan", by_hand)
@@ -68,7 +68,8 @@ def test_a_plan_is_printed(url: str, capsys: pytest.CaptureFixture[str], monkeyp
         "  ? ask    question      Send it?",
         "  · run    create                                            ~$0.10",
         "",
-        "  continue  1 question       ~$0.40  time ?   at most $0.40",
+        "  continue  1 question       ~$0.40  ~2 s+?   at most $0.40",
+        "  at most    counts every try; new failures and steps over their price add to it",
         "Nothing has been changed.",
     ]
 

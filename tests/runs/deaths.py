@@ -14,6 +14,8 @@ from tests.runs.tools import Crash, bury, hang_up, url
 from tests.servers import databases
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Layer)
+NEVER = 1 << 30
 
 
 class Death:
@@ -68,17 +70,20 @@ class Death:
         return call
 
 
-def dying(path: Path, at: int, side: str, use: Callable[[Layer], Coroutine[Any, Any, T]]) -> T | None:
-    """Run *use* in a process (its own loop and layer) that dies at write number *at* (0 = the first).
+def process(
+    folder: Path, make: Callable[[], L], use: Callable[[L], Coroutine[Any, Any, T]], *, at: int = NEVER, side: str = "before"
+) -> T | None:
+    """Run *use* in a process (its own loop, and the layer that *make* gives) that dies at write number *at* (0 = the first).
 
     Returns:
         What *use* gave, if it came to its end before.
     """
 
     async def main() -> T | None:
-        layer = Layer(url(path))
+        layer = make()
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # a process that is gone reports nothing
-        Death(layer, at, side)
+        if at < NEVER:
+            Death(layer, at, side)
         try:
             return await use(layer)
         except Crash:
@@ -91,13 +96,21 @@ def dying(path: Path, at: int, side: str, use: Callable[[Layer], Coroutine[Any, 
     except Crash:
         return None
     finally:
+        if databases.exists(folder):
+            bury(folder)
+
+
+def dying(path: Path, at: int, side: str, use: Callable[[Layer], Coroutine[Any, Any, T]]) -> T | None:
+    """The same with an ordinary layer, and nothing of the process left in memory."""
+    try:
+        return process(path, lambda: Layer(url(path)), use, at=at, side=side)
+    finally:
         gc.collect()
-        bury(path)
 
 
 def living(path: Path, use: Callable[[Layer], Coroutine[Any, Any, T]]) -> T:
     """Run *use* in a process that lives to its end."""
-    done = dying(path, 1 << 30, "before", use)
+    done = dying(path, NEVER, "before", use)
     assert done is not None
     return done
 

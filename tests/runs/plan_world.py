@@ -1,11 +1,11 @@
-"""What the steps of programs made by chance find and change outside, and how such a program is run, put away and gone on with."""
+"""How a program made by chance is run, deployed, put away and gone on with, and what a person says to what it asks."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -16,98 +16,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from stepseven import Fixable, Layer, Reference, Retryable, testing
+import pytest
+
+from stepseven import InvalidChoice, Layer, Plan, testing
 from stepseven.model import Question
 from stepseven.testing import TestLayer
 from stepseven.testing.clock import Clock
-from tests.runs.deaths import Death
+from tests.runs.deaths import NEVER, process
+from tests.runs.plan_outside import Served, World
 from tests.runs.plan_programs import Program
-from tests.runs.tools import Crash, alone, bury, hang_up
+from tests.runs.tools import alone
 from tests.servers import databases
 
 T = TypeVar("T")
-NEVER = 1 << 30
 _versions = itertools.count()
 _GAVE_UP = 40
-
-
-class World:
-    """The outside. It counts by itself, whatever is on record.
-
-    Attributes:
-        ran: step → how often its code ran. effects: what was done, by step and argument → how often. usd: what was spent.
-        table: step → what its reads depend on. refuted: calls whose results no longer hold, until they run again.
-            customer: the client record.
-        failing: step → how it fails: ``fixable``, ``once`` or ``murky`` (it was done, and nobody hears of it).
-        there: what was done, as a look finds it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ran: Counter[str] = Counter()
-        self.effects: Counter[tuple[str, int]] = Counter()
-        self.usd = 0.0
-        self.called: set[tuple[str, int]] = set()
-        self.table: dict[str, int] = {}
-        self.refuted: set[tuple[str, int]] = set()
-        self.failing: dict[str, str] = {}
-        self.there: dict[tuple[str, int], int] = {}
-        self.keys: dict[str, int] = {}
-        self.customer = {"seats": 2, "plan": 1}
-
-    def state(self) -> tuple[Any, ...]:
-        """All that a step can change."""
-        return dict(self.ran), dict(self.effects), self.usd, dict(self.there)
-
-    def _value(self, step: str, x: int) -> int:
-        return (x + self.table.get(step.partition("_")[0], 0)) % 4 + 1
-
-    def read(self, step: str, x: int, *, usd: float) -> int:
-        """A read."""
-        self.ran[step] += 1
-        self.called.add((step, x))
-        self.refuted.discard((step, x))
-        self.usd += usd
-        how = self.failing.get(step)
-        if how == "once":
-            del self.failing[step]
-            raise Retryable("503 for once")
-        if how is not None:
-            raise Fixable("403 Forbidden")
-        return self._value(step, x)
-
-    def large(self, step: str, x: int) -> str:
-        """A result that is kept as an artifact."""
-        return f"{self.read(step, x, usd=0.0)}:" + "x" * 70_000
-
-    def file(self, step: str, x: int) -> Reference:
-        """A result that is a file: each time another, or a later call would change what an earlier one names."""
-        size = self.read(step, x, usd=0.0)
-        path = self.folder / f"{step}-{x}-{self.ran[step]}.txt"
-        path.write_text("x" * size)
-        return Reference.of(path)
-
-    def effect(self, step: str, x: int, *, under: str | None = None) -> int:
-        """A write. *under*: a key that the outside honours."""
-        self.ran[step] += 1
-        if under is not None and under in self.keys:
-            return self.keys[under]
-        thing = step.partition("_")[0], x  # whatever its code is called now
-        self.effects[thing] += 1
-        self.there[thing] = x + 1
-        if under is not None:
-            self.keys[under] = x + 1
-        if self.failing.pop(step, None) is not None:
-            raise TimeoutError("nobody hears of it")
-        return x + 1
+_MEMORY = Path("/dev/shm")  # to survive a power cut is what other tests are about
+_TABLES = ["store", "run", "step", "attempt", "effect", "question", "fact", "recovery", "artifact", "client", "wait", "event"]
 
 
 class Case:
-    """One program on one store, with one outside."""
+    """One program on one store, with one outside. *served*: behind HTTP."""
 
-    def __init__(self, folder: Path, program: Program) -> None:
+    def __init__(self, folder: Path, program: Program, *, served: bool = False) -> None:
         self.folder = folder
-        self.world = World(folder)
+        self.world = Served(folder) if served else World(folder)
         self.clock = Clock()
         self.called = f"p{next(_versions)}"
         self.module: ModuleType | None = None
@@ -118,6 +51,7 @@ class Case:
     def deploy(self, program: Program) -> None:
         """Its code from now on."""
         again = self.module is not None
+        self.program = program
         self.versions += 1
         file = self.folder / f"{self.called}_{self.versions}.py"
         file.write_text(program.source(self.called))
@@ -141,45 +75,17 @@ class Case:
         """Run *use* in a process (its own loop and layer) that dies at write number *at*; what it gave, if it did not."""
         self.seed += 1
 
-        async def main() -> T | None:
-            layer = testing.layer(databases.url(self.folder), clock=self.clock, seed=self.seed)
-            asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # a process that is gone reports nothing
-            if at < NEVER:
-                Death(layer, at, side)
-            try:
-                return await use(layer)
-            except Crash:
-                return None
-            finally:
-                hang_up(layer)
-                layer.store.close()
-                self.clock.on_move.clear()  # of a process that is gone
+        def make() -> TestLayer:
+            return testing.layer(databases.url(self.folder), clock=self.clock, seed=self.seed)
 
         try:
-            return asyncio.run(main())
-        except Crash:
-            return None
+            return process(self.folder, make, use, at=at, side=side)
         finally:
-            if databases.exists(self.folder):
-                bury(self.folder)
+            self.clock.on_move.clear()  # of a process that is gone
 
     def everything(self) -> dict[str, list[dict[str, Any]]]:
         """All that is stored, but for who lives."""
-        tables = (
-            "store",
-            "run",
-            "step",
-            "attempt",
-            "effect",
-            "question",
-            "fact",
-            "recovery",
-            "artifact",
-            "client",
-            "wait",
-            "event",
-        )
-        return {name: databases.rows(self.folder, f"SELECT * FROM {name}") for name in tables}
+        return {name: databases.rows(self.folder, f"SELECT * FROM {name}") for name in _TABLES}
 
     def done_really(self, question: Question) -> bool:
         """Whether the write was done that a question is about, as the outside knows."""
@@ -190,24 +96,27 @@ class Case:
 
 
 @contextmanager
-def case(program: Program) -> Iterator[Case]:
+def case(program: Program, *, served: bool = False) -> Iterator[Case]:
     """A fresh one, and nothing left of it."""
-    folder = Path(tempfile.mkdtemp(prefix="stepseven-plan-"))
-    made = Case(folder, program)
+    folder = Path(tempfile.mkdtemp(prefix="stepseven-plan-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    made = Case(folder, program, served=served)
     try:
         yield made
     finally:
+        made.world.close()
         sys.modules.pop(f"plan_program_{made.called}", None)
         databases.done(folder)
         shutil.rmtree(folder)
 
 
-async def answer_all(case: Case, layer: Layer, choices: dict[str, str], *, but: str = "") -> int:
-    """Answer every open question, always alike. How many were."""
-    found = [q for q in await layer.questions(run_id="r") if q.text != but]
+async def answer_all(
+    case: Case, layer: Layer, choices: dict[str, str], *, client: str = "acme", but: str = "", most: int = NEVER
+) -> Counter[str]:
+    """Answer every open question, of the run and of those it has started, always alike. Which were."""
+    found = [q for q in await layer.questions(client=client) if q.text != but][:most]
     for question in found:
         await layer.answer(question.id, said(case, question, choices), by="ann")
-    return len(found)
+    return Counter(question.text.partition("\n")[0] for question in found)
 
 
 def said(case: Case, question: Question, choices: dict[str, str]) -> Any:
@@ -217,15 +126,35 @@ def said(case: Case, question: Question, choices: dict[str, str]) -> Any:
         return {"choice": "happened", "receipt": 1} if case.done_really(question) else "not_happened"
     if kind == "ask":
         return ["yes", "no"][len(question.text) % 2]
+    if kind == "required":
+        return 2
+    if kind == "limit":
+        return {"choice": "raise", **({"usd": 1000} if "usd=" in case.program.limits else {"steps": 1000})}
     fixed = {"failure": "again", "batch": "again", "approve": "approve"}
     return choices.get(kind) or fixed[kind]
 
 
-async def to_the_end(case: Case, layer: TestLayer, choices: dict[str, str]) -> tuple[str, int]:
-    """Resume and answer until it has ended: how, and how many answers a person gave."""
-    given = 0
-    for _ in range(_GAVE_UP):
-        outcome = await layer.resume("r")
+def earlier(case: Case) -> None:
+    """The same work for another client, done before: what it has cost is known since."""
+
+    async def use(layer: TestLayer) -> None:
+        assert case.module is not None
+        outcome = await layer.run(case.module.flow(), client="other", run_id="e")
+        for _ in range(_GAVE_UP):
+            if outcome.status.ended:
+                return
+            await answer_all(case, layer, {}, client="other")
+            outcome = await layer.resume("e")
+
+    case.process(use)
+    case.world.forget()
+
+
+async def to_the_end(case: Case, layer: TestLayer, choices: dict[str, str], **chosen: Any) -> tuple[str, Counter[str]]:
+    """Resume and answer until it has ended: how, and what a person answered. *chosen*: at the first resume."""
+    given: Counter[str] = Counter()
+    for n in range(_GAVE_UP):
+        outcome = await layer.resume("r", **(chosen if n == 0 else {}))
         if outcome.status.ended:
             return outcome.status.value, given
         answers = await answer_all(case, layer, choices)
@@ -233,3 +162,15 @@ async def to_the_end(case: Case, layer: TestLayer, choices: dict[str, str]) -> t
         if not answers:
             case.clock.advance(3600)
     raise AssertionError(f"it does not end: {await layer.why('r')}")
+
+
+async def planned(case: Case, layer: TestLayer, chosen: dict[str, Any]) -> Plan | None:
+    """The plan, with what would be chosen; ``None``: a resume would not obey that, and changed nothing."""
+    try:
+        return await layer.plan("r", **chosen)
+    except InvalidChoice as refused:
+        before, outside = case.everything(), case.world.state()
+        with pytest.raises(InvalidChoice, match=re.escape(str(refused))):
+            await layer.resume("r", **chosen)
+        assert (case.everything(), case.world.state()) == (before, outside), "what was refused changed something"
+        return None

@@ -13,6 +13,7 @@ from tests.runs.deaths import every_death, living
 from tests.runs.deployed import Deploys, deploys
 from tests.runs.outside import Outside
 from tests.runs.test_code_changed import V1, WRITE
+from tests.runs.test_code_changed_maps import BILLS, RENAMED
 from tests.servers import databases
 
 pytestmark = pytest.mark.slow  # on PostgreSQL with `make soak`
@@ -83,3 +84,45 @@ def test_a_takeover_inside_the_recovery_still_asks(deploy: Deploys, tmp_path: Pa
             met += 1
         assert deploy.world.counts() == {"invoice": 1}
     assert met
+
+
+@pytest.mark.soak
+def test_a_death_at_any_write_does_no_item_of_a_renamed_map_twice(deploy: Deploys, tmp_path: Path) -> None:
+    """Wherever a process died that was asked about a mapped function, and went on with its items: three bills, and no more."""
+
+    def prepare(state: Path) -> None:
+        deploy.world.effects.clear()
+        v1 = deploy(BILLS)
+        living(state, lambda layer: begin(layer, v1))
+        deploy(RENAMED)
+
+    async def mapped(layer: Layer) -> Outcome[Any]:
+        outcome = await layer.resume("r")
+        while outcome.questions:
+            (question,) = outcome.questions
+            await layer.answer(question.id, {"code": "map"}[question.kind], by="ann")
+            outcome = await layer.resume("r")
+        return outcome
+
+    for state in every_death(tmp_path, mapped, prepare):
+        assert len(living(state, mapped).result()[0]) == 3
+        assert deploy.world.counts() == {"bill": 3}
+        assert len(databases.rows(state, "SELECT id FROM question WHERE kind = 'code'")) == 1
+
+
+def test_a_takeover_of_an_ordinary_take_still_asks(deploy: Deploys, tmp_path: Path) -> None:
+    """No resume, only a take with other code, and its worker dies before it has asked: whoever takes the run next asks."""
+    lives: list[Any] = []
+
+    def prepare(state: Path) -> None:
+        deploy.world.effects.clear()
+        v1 = deploy(V1)
+        living(state, lambda layer: begin(layer, v1))
+        lives[:] = [deploy(WRITE)]
+
+    async def take(layer: Layer) -> Outcome[Any]:
+        return await layer.run(lives[0].billing(), client="acme", run_id="r")
+
+    for state in every_death(tmp_path, take, prepare):
+        assert [q.kind for q in living(state, take).questions] == ["code"]
+        assert deploy.world.counts() == {"invoice": 1}

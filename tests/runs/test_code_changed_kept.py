@@ -135,6 +135,32 @@ async def test_a_fork_asks_for_what_its_root_did(deploy: Deploys, tmp_path: Path
     assert deploy.world.counts() == {"invoice": 1}
 
 
+TWICE = V1.replace('key="go on")]', 'key="go on"), await run.ask("Sure?", key="sure")]')
+
+
+@pytest.mark.parametrize("name", ["send_invoice", "charge"], ids=["alike", "unlike"])
+async def test_a_fork_goes_by_what_was_said_of_its_root(deploy: Deploys, tmp_path: Path, name: str) -> None:
+    """A person said that the write is the same under another name: a fork of that run does not do it again either."""
+    async with parked(deploy, tmp_path, TWICE) as layer:
+        v2 = deploy(TWICE.replace("post_invoice", name))
+        await layer.answer((await asked(layer)).id, "map", by="ann")
+        assert kinds(await layer.resume("r")) == ["ask"]
+        fork = (await layer.fork("r", from_step="post_invoice")).run_id
+        assert kinds(await layer.run(v2.billing(), client="acme", run_id=fork)) == ["ask"]
+    assert deploy.world.counts() == {"invoice": 1}
+
+
+async def test_a_run_that_asks_about_its_code_is_not_forked(deploy: Deploys, tmp_path: Path) -> None:
+    """The fork would do what the answer may keep from being done: it is refused with the question, and nothing is made."""
+    async with parked(deploy, tmp_path) as layer:
+        deploy(WRITE)
+        question = await asked(layer)
+        with pytest.raises(ValueError, match=f"answer question {question.id} first"):
+            await layer.fork("r", from_step="post_invoice")
+        assert [run.run_id for run in await layer.runs()] == ["r"]
+    assert deploy.world.counts() == {"invoice": 1}
+
+
 CLIENT = ONCE.replace("EFFECT", ', key="quarter", scope="client"')
 
 
@@ -205,10 +231,10 @@ async def test_a_read_without_a_result_is_nothing_to_ask_about(deploy: Deploys, 
 # -- who asks -------------------------------------------------------------------------------------------------------------------
 
 
-def registered(folder: Path, us: int, *known: tuple[str, int]) -> None:
+def registered(folder: Path, us: int, *known: tuple[str, int], workflow: str = "billing") -> None:
     """A living worker whose source of the workflow is the last of *known* (digest, since when)."""
     digest, since = known[-1]
-    modules = sources.text({"billing": Source(digest, since, dict(known[:-1]))})
+    modules = sources.text({workflow: Source(digest, since, dict(known[:-1]))})
     databases.execute(
         folder,
         "INSERT INTO worker (id, host, boot, pid, started, beat_us, modules) VALUES ('w_new', 'elsewhere', 'b', 1, '1', ?, ?)",

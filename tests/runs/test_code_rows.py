@@ -187,9 +187,13 @@ async def billing(run: Run) -> list:
 
 @pytest.mark.parametrize("key", ["", ', key="numbers"'], ids=["by name", "keyed"])
 async def test_a_mapped_function_under_another_name(deploy: Deploys, tmp_path: Path, key: str) -> None:
-    """The map is known by the function's name, or by its key: without one its items run again."""
+    """The map is known by the function's name, or by its key: without one a person says whether its items run again."""
     async with parked(deploy, tmp_path, MAPPED.replace("KEY", key)) as layer:
         v2 = deploy(MAPPED.replace("KEY", key).replace("handle", "process"))
+        if not key:
+            outcome = await layer.resume("r")
+            assert (kinds(outcome), v2.ran) == (["code"], [])
+            await layer.answer(outcome.questions[0].id, "run", by="ann")
         assert (await layer.resume("r")).result() == [2, 4, "yes"]
         assert v2.ran.count("double") == (0 if key else 2)
 

@@ -122,6 +122,41 @@ async def test_a_limit_that_will_be_reached_is_a_question_of_the_plan() -> None:
         assert (planned.questions, planned.questions_at_most) == (2, 2)
 
 
+@step
+async def turn(n: int) -> int:
+    """A model's turn: reports tokens, declares nothing."""
+    attempt().spend(usd=0.1, tokens=1_000 * n)
+    return n
+
+
+@workflow(name="plan_bounds.chat", limits=Limits(tokens=8_000, seconds=600))
+async def chat(run: Run, n: int) -> int:
+    """One turn, a question, another turn."""
+    first = await turn(n)
+    await run.ask("go on?", options=["yes"])
+    return first + await turn(n + 1)
+
+
+async def test_a_limit_on_tokens_is_told_by_what_was_seen() -> None:
+    """A first run tells from its own turns, a later one from earlier runs; what is reached is a question of the plan."""
+    async with testing.layer() as layer:
+        await layer.run(chat(n=6), client="acme", run_id="first")
+        planned = await way(layer, "first")
+        [limit] = [s for s in planned.steps if s.step == "limit"]
+        assert (limit.summary, limit.why, limit.maybe) == (
+            "2,000 tokens left of the run's limit", "about 6,000 tokens needed", False,
+        )  # fmt: skip
+        assert (planned.questions, planned.usd, planned.usd_at_most, planned.unbounded) == (2, 0.1, None, ("turn",))
+
+        await layer.run(chat(n=2), client="globex", run_id="second")
+        await layer.answer((await layer.questions(run_id="second"))[0].id, "yes", by="ann")
+        assert (await layer.resume("second")).value == 5
+        await layer.run(chat(n=2), client="initech", run_id="third")
+        planned = await way(layer, "third")
+        assert (planned.tokens, planned.tokens_p90, planned.questions_at_most) == (2_500, 3_000, 1)
+        assert not [s for s in planned.steps if s.step == "limit"]
+
+
 @workflow(name="plan_bounds_kid")
 async def kid(run: Run) -> str:
     """Asks twice."""

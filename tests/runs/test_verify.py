@@ -233,6 +233,14 @@ class Parcel:
     note: str = ""
 
 
+def test_a_file_has_a_name_also_where_the_current_folder_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment removes the folder that a worker was started in: what it looks at is told by its whole path."""
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    (tmp_path / "old").rmdir()
+    assert references.shown("/reports/may.txt") == "/reports/may.txt"
+
+
 async def test_references_are_found_anywhere_in_a_result(layer: TestLayer) -> None:
     """In a dataclass, in a list, and in plain data that has the same fields."""
 

@@ -12,6 +12,7 @@ from stepseven import Cost, Fatal, Layer, Run, attempt, step, testing, workflow
 from stepseven.decide.plan import Price
 from stepseven.testing import TestLayer
 from stepseven.transitions import prices as looked
+from stepseven.transitions import runs
 from tests.servers import databases
 
 _clock: list[Any] = []
@@ -105,6 +106,22 @@ async def test_prices_of_earlier_runs(layer: TestLayer) -> None:
     assert (found["look"].usd, found["look"].calls, found["look"].calls_most, found["look"].n) == (0, 3, 3, 3)
     assert found["post"].usd == 0.5
     assert (found["ask_model"].usd, found["ask_model"].usd_seen, found["ask_model"].seconds) == (0.4, 0.6, 2)
+
+
+async def test_tokens_count_with_those_of_failed_tries(layer: TestLayer) -> None:
+    """Two tries of five tokens each."""
+    (await layer.run(small(n=1), client="acme")).result()
+    found = prices(layer, "prices.small")
+    assert (found["ask_model"].tokens, found["ask_model"].tokens_p90, found["draft"].tokens) == (10, 10, 0)
+
+
+async def test_a_runs_own_calls_tell_where_no_other_run_does(layer: TestLayer) -> None:
+    """Of a first run: what its steps have cost so far."""
+    run_id = (await layer.run(waits(), client="acme")).run_id
+    row = layer.store.read_now(lambda tx: runs.known(tx, run_id))
+    assert prices(layer, "prices.waits") == {}
+    found = prices(layer, "prices.waits", own=row)
+    assert (found["look"].usd, found["look"].here, found["look"].calls) == (0, True, None)
 
 
 async def test_only_the_steps_that_are_asked_for(layer: TestLayer) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import textwrap
 from collections.abc import Callable, Generator, Sequence
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,10 +36,10 @@ async def here() -> str:
     return str(asyncio)
 
 
-def stack(coro: Any) -> list[FrameType]:
-    """The frames of a suspended coroutine, outermost first."""
+def after(coro: Any) -> tuple[Coming, ...]:
+    """What may come after where a suspended coroutine stands, that no task runs."""
     task: Any = SimpleNamespace(get_coro=lambda: coro)
-    return list(frames(task))
+    return ahead._look([ahead._chain(frames(task))], None).coming  # a task would run
 
 
 def stopped(text: str, **given_: Any) -> tuple[Coming, ...]:
@@ -48,7 +48,7 @@ def stopped(text: str, **given_: Any) -> tuple[Coming, ...]:
     coro = names["wf"](given_.get("run"), given_.get("x"))
     try:
         coro.send(None)
-        return ahead.after_frames(stack(coro))
+        return after(coro)
     finally:
         with contextlib.suppress(NoRun):  # a write in its ``finally``
             coro.close()
@@ -241,7 +241,7 @@ def test_every_step_that_runs_later_was_ahead(lines: list[str], coins: list[bool
         for n in range(400):
             coro.send(None)
             if n == at:
-                listed, before = {c.name for c in ahead.after_frames(stack(coro))}, len(ran)
+                listed, before = {c.name for c in after(coro)}, len(ran)
     except StopIteration:
         pass
     finally:
@@ -256,7 +256,7 @@ def test_every_step_that_runs_later_was_ahead(lines: list[str], coins: list[bool
 def test_a_certain_single_step_runs_as_often_as_listed(lines: list[str], coins: list[bool]) -> None:
     """What is listed as certain and not many runs at least so often, unless something was raised; else nothing more than that."""
     coro, ran = program(lines, coins)
-    listed = ahead.after_frames(stack(coro))
+    listed = after(coro)
     with contextlib.suppress(StopIteration):
         for _ in range(400):
             coro.send(None)

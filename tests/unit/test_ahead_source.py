@@ -334,3 +334,29 @@ def test_code_without_an_end_is_read_in_time() -> None:
         f"async def f{n}(g):\n    await f{n - 1}(g)\n    await f{n - 1}(lambda: f{n - 1}(g))" for n in range(1, 24)
     ]
     assert "unknown" in told(of("\n".join(lines) + "\nasync def wf(run, x=None):\n    await f23(pull)\n"))
+
+
+ODD = """
+class Odd:
+    __call__ = print
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+odd = Odd()
+
+@step
+async def outer() -> str:
+    await pull()
+    odd()
+
+async def first(run): await outer()
+async def second(run): await outer()
+"""
+
+
+def test_a_step_with_an_object_that_cannot_be_looked_at_is_read_alike_by_every_workflow() -> None:
+    """What is called before it is listed, for the first workflow that calls the step and for those after it."""
+    names = module(ODD)
+    seen = [told(ahead.whole(Workflow(names[of], WorkflowOptions(name=of)))) for of in ("first", "second")]
+    assert seen == [["outer", "pull?"]] * 2

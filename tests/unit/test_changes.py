@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 
 from stepseven.decide import _phrases as say
 from stepseven.decide import escalate as e
-from stepseven.decide.changes import Kept, Known, Pair, Said, Source, all_said, compare, earlier, said_by, sentences, together
+from stepseven.decide.changes import (
+    MAP,
+    Kept,
+    Known,
+    Pair,
+    Said,
+    Source,
+    all_said,
+    compare,
+    earlier,
+    said_by,
+    sentences,
+    together,
+)
 from stepseven.model import Question, QuestionKind
 
 A, B = frozenset({"client_id"}), frozenset({"quarter"})
@@ -50,6 +63,37 @@ def test_what_the_older_code_had_ahead_is_not_new() -> None:
     """It was to come all along."""
     assert asked([POST], of(SEND), ahead=["send_invoice"]) == {}
     assert asked([POST], of(SEND), ahead=None) == {"post_invoice": "send_invoice"}
+
+
+BILL = Kept(name=f"{MAP}bill_one", count=3, inside=True)
+
+
+def test_what_is_mapped_is_only_taken_for_what_is_mapped() -> None:
+    """A function that is gone, beside a step of the same name and new ones of each kind."""
+    mapped = Known(name=f"{MAP}invoice_one")
+    assert asked([BILL], of(FETCH, SEND, mapped)) == {BILL.name: mapped.name}
+    assert asked([BILL], of(FETCH, SEND)) == {}
+    assert asked([PULL, POST], of(mapped)) == {}
+    assert asked([BILL], of(mapped), changed=False) == {}  # not alike: only what certainly changed is asked about then
+    assert asked([BILL], of(Known(name=f"{MAP}bill_each")), changed=False) == {BILL.name: f"{MAP}bill_each"}
+
+
+def test_a_step_of_which_only_what_it_called_is_there_is_asked_about() -> None:
+    """It was begun, and called a write: a new read could be it, a new write could not, nor one with other arguments."""
+    begun = Kept(name="bill_all", count=0, inside=True, arguments=A)
+    assert asked([begun], of(FETCH, SEND)) == {"bill_all": "fetch_tickets"}
+    assert asked([begun], of(Known(name="fetch_tickets", arguments=B))) == {}
+    gone = compare([begun], of(), changed=True, ahead=[])
+    assert sentences(gone) == ("“bill_all” was begun; the code no longer has it.",)
+
+
+def test_maps_are_told_by_their_names_in_the_code() -> None:
+    """Neither the question nor the plan shows how they are told from steps."""
+    source, said = of(Known(name=f"{MAP}invoice_one")), Said(same=((BILL.name, f"{MAP}invoice_one"),))
+    found = compare([BILL], source, said=said, changed=True, ahead=[])
+    assert sentences(found) == ("“invoice_one” goes on with the record of “bill_one”, as a person said.",)
+    assert compare([BILL], source, changed=True, ahead=[]).new == ()
+    assert earlier(said.same, source.names()) == {f"{MAP}invoice_one": (BILL.name,)}
 
 
 def test_what_is_on_record_itself_is_no_candidate() -> None:

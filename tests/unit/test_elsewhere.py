@@ -107,6 +107,7 @@ def test_what_the_list_names_is_allowed(entry: str, url: str) -> None:
         ("https://", "https://h/x"),
         ("https://ann@h", "https://h/x"),
         ("h:port", "https://h/x"),
+        ("[h", "https://h/x"),
         ("", "https://h/x"),
         ("*", "https://h/x"),
     ],

@@ -475,7 +475,7 @@ def test_page() -> None:
     assert (
         page
         == """\
-Acme · renewal Q3                          waiting 12 min · spent $0.41 of $2.00
+Acme · renewal Q3               waiting 12 min · spent $0.41 of $2.00 when asked
 I could not pull billing for Acme. Nothing was changed.
 
   Done      pulled 214 tickets · summarised (6 open risks)
@@ -495,6 +495,37 @@ I could not pull billing for Acme. Nothing was changed.
                                       recommended: 2 · asked of ann · due in 2 h
 q_17 · acme-2026-03-14-01"""
     )
+
+
+def test_page_says_what_came_since_and_what_is_spent_by_now() -> None:
+    """Other branches go on while a person thinks: the figures are those of the look, also of a limit that was raised."""
+    page = e.render(
+        question(failure()), now_us=721_000_000, meanwhile=e.Meanwhile(spent_usd=2.5, limit_usd=4, done=12)
+    ).split("\n")  # fmt: skip
+    assert page[0] == "Acme · renewal Q3                          waiting 12 min · spent $2.50 of $4.00"
+    assert page[3:5] == [
+        "  Done      pulled 214 tickets · summarised (6 open risks)",
+        "  Since     12 more results since it was asked",
+    ]
+    same = e.render(question(failure()), now_us=721_000_000, meanwhile=e.Meanwhile(spent_usd=0.41))
+    assert "waiting 12 min · spent $0.41 of $2.00\n" in same
+    assert "Since" not in same
+
+
+def test_page_that_is_read_at_once_needs_no_time() -> None:
+    """Where the run stops and asks, its figures are those of now; of a question that is closed they are old."""
+    assert "spent $0.41 of $2.00\n" in e.render(question(failure()), now_us=2_000_000)
+    closed = question(failure(), status=QuestionStatus.ANSWERED, answer="again", answered_by="ann", answered_us=2_000_000)
+    assert "answered · spent $0.41 of $2.00 when asked" in e.render(closed, now_us=2_000_000)
+
+
+def test_page_names_what_cannot_be_seen_and_counts_one_as_one() -> None:
+    """In words, and in grammar."""
+    done = [{"step": f"s{n}", "summary": None, "count": 2, "of": None} for n in range(6)]
+    page = e.render(question(failure(), context={"next": ["unknown", "close_month"], "done": done}), now_us=0)
+    assert "something the code does not show, then close month" in page
+    assert "finished “s0” twice" in page
+    assert "… 1 more step\n" in page
 
 
 def test_page_tells_everything_the_text_tells() -> None:

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "stepseven"
 #: Bottom first. A room may import the rooms before it and itself; a new room takes its place here, once.
 #: Imports for types alone and imports inside functions count too: what is known is known.
 ROOMS = (
+    "_dataclass",
     "errors",
     "model",
     "decide",

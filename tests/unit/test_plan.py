@@ -129,14 +129,16 @@ def test_a_step_that_reported_a_cost_without_declaring_one_has_no_bound() -> Non
     """The median is expected; how much it can be nobody can tell, and that is said by name."""
     path = way(again("draft"), prices={"draft": seen(0.2)})
     assert (path.usd, path.usd_at_most) == (0.2, None)
-    assert path.unknown == ("what draft can cost at most: no Cost is declared",)
+    assert path.unknown == ("what draft can cost at most (no cost= declared)",)
+    assert (path.usd_at_most_known, path.unbounded) == (0, ("draft",))
 
 
 def test_what_nobody_ever_saw_is_unknown_by_name() -> None:
     """Undeclared and never seen: no figure at all, rather than nothing."""
-    path = way(again("new_one"), again("other", cost_usd=1))
+    path = way(again("new_one"), again("other", cost_usd=0.5, tries=2))
     assert (path.usd, path.usd_at_most, path.seconds) == (None, None, None)
-    assert path.unknown == ("what new_one costs",)
+    assert path.unknown == ("what new_one costs (no cost= declared, and never seen)",)
+    assert (path.usd_at_most_known, path.unbounded) == (2 * 0.5, ("new_one",))
 
 
 def test_what_may_run_counts_in_the_upper_bound_alone() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from stepseven.decide._plan_text import text
 from stepseven.decide.plan import Coming, Do, Drifted, Met, Observed, Plan, Price, Standing, plan
@@ -66,6 +68,7 @@ acme-2026-03-14-01 · renewal Q3 for Acme · stopped 2 days ago at step 3 of 6
 
   continue  1 question       ~$0.42  ~4 min   at most $0.42  ← cheapest
   refresh   2 questions      ~$0.64  ~5 min   at most $0.64
+  at most    counts every try; new failures and steps over their price add to it
   note       phone changed too, and nothing was built on it
 Nothing has been changed. `stepseven resume acme-2026-03-14-01` does this."""
     )
@@ -96,6 +99,7 @@ acme-2026-03-14-01 · renewal for Acme · waiting for a person for 2 days at ste
   ? ask    send_offer  a person approves it first            ~$0.01
 
   continue  2 questions      ~$0.01  time ?   at most $0.02
+  at most    counts every try; new failures and steps over their price add to it
 Nothing has been changed. `stepseven inbox` has what it waits for; then
 `stepseven resume acme-2026-03-14-01` does this."""
     )
@@ -187,6 +191,7 @@ acme-2026-03-14-01 · quarterly report for Acme · stopped 2 days ago at step 49
            (from 4 earlier runs)
 
   continue  no question      ~$4.55  ~3 min   at most $10.10
+  at most    counts every try; new failures and steps over their price add to it
 Nothing has been changed. `stepseven resume acme-2026-03-14-01` does this."""
     )
 
@@ -200,6 +205,7 @@ def test_what_may_run_tells_what_it_can_cost() -> None:
         "  ↻ run    pull       perhaps: as the answer says           ≤ $0.60",
         "",
         "  continue  1 question        $0.00  <1 s     at most $0.60",
+        "  at most    counts every try; new failures and steps over their price add to it",
         "Nothing has been changed. `stepseven inbox` has what it waits for; then",
         "`stepseven resume acme-2026-03-14-01` does this.",
     ]
@@ -218,17 +224,18 @@ It has ended: there is nothing to do. Nothing has been changed.
 
 
 def test_what_nobody_knows_is_said() -> None:
-    """A first run: no price, no count, no bound, and the reasons by name."""
+    """A first run: no price, no count; what has no bound is counted, and named below, once."""
     coming = (Coming(name="b", where="f.py:3"), Coming(name="c", where="f.py:4", many=True))
     made = plan(RUN, {"continue": Observed(met=(reuse("a", "x"),), coming=coming)}, {})
     assert text(made).split("\n")[2:] == [
         "",
         "  ✓ reuse  a          x",
         "  · run    b                                                     $?",
-        "  · run    c          how often is not known                     $?",
+        "  · run    c          ?×                                         $?",
         "",
-        "  continue  no question          $?  time ?   no upper bound",
-        "  not known  how often c runs; what b costs",
+        "  continue  no question          $?  time ?   at most $0.00 + 2 uncapped steps",
+        "  at most    counts every try; new failures and steps over their price add to it",
+        "  not known  how often c runs; what b costs (no cost= declared, and never seen)",
         "Nothing has been changed. `stepseven resume acme-2026-03-14-01` does this.",
     ]
 
@@ -237,6 +244,111 @@ def test_the_command_can_be_the_one_that_finds_store_and_code() -> None:
     """It is never cut in two: where it does not fit it has a line of its own."""
     command = "stepseven resume acme-2026-03-14-01 --module renewals --store sqlite:///somewhere/else.db"
     assert text(three(), resume=command).split("\n")[-1] == f"`{command}` does this."
+
+
+def test_a_first_run_says_what_is_bounded_and_what_else_there_is() -> None:
+    """Where some prices are not known: what is known of the sum, the bound of all else, and the others by name, once."""
+    coming = (
+        Coming(name="draft", where="f.py:3", cost_usd=0.2, cost_seconds=30, tries=2), Coming(name="embed", where="f.py:4"),
+        Coming(name="post", where="f.py:5", many=True, effect="write"), Coming(name="file", where="f.py:6", many=True),
+    )  # fmt: skip
+    made = plan(RUN, {"continue": Observed(met=(reuse("a", "x"),), coming=coming)}, {})
+    assert text(made).split("\n")[4:] == [
+        "  · run    draft, embed                                    ~$0.20+?  ~30 s+?",
+        "  · run    perhaps post ?×, file ?×                              $?  time ?",
+        "",
+        "  continue  no question    ~$0.20+?  ~30 s+?  at most $0.40 + 3 uncapped steps",
+        "  at most    counts every try; new failures and steps over their price add to it",
+        "  not known  how often post and file run; what embed costs (no cost= declared,",
+        "             and never seen)",
+        "Nothing has been changed. `stepseven resume acme-2026-03-14-01` does this.",
+    ]
+    told = made.document()["paths"][0]
+    assert (told["usd_at_most"], told["usd_at_most_known"], told["unbounded"]) == (None, 0.4, ["embed", "post", "file"])
+
+
+def test_of_a_loop_the_price_of_one_call_is_told() -> None:
+    """How often nobody knows; what each costs is known."""
+    coming = (Coming(name="page", where="f.py:4", many=True, cost_usd=0.3),)
+    made = plan(RUN, {"continue": Observed(coming=coming)}, {})
+    assert text(made).split("\n")[3:6] == [
+        "  · run    page       ?×, ~$0.30 each                            $?",
+        "",
+        "  continue  no question          $?  time ?   at most $0.00 + 1 uncapped step",
+    ]
+
+
+def test_what_may_run_again_for_one_reason_is_one_line() -> None:
+    """The reason is said once, and so is that results on record may be made anew."""
+    why = "only if read gives another result"
+    maybe = [Met(name=name, do=Do.RUN, maybe=True, why=why, cost_usd=0.1) for name in ("draft", "mail", "send")]
+    kept = (reuse("read", "3 rows"), reuse("sum", "x", maybe=True, cost_usd=0.5))
+    assert text(plan(RUN, {"continue": Observed(met=(*kept, *maybe))}, {})).split("\n")[3:-3] == [
+        "  ✓ reuse  read       3 rows",
+        "  ✓ reuse  sum        x",
+        "           perhaps anew: sum, if what runs before gives another result",
+        "  ↻ run    perhaps draft, mail, send: only if read gives    ≤ $0.30",
+        "           another result",
+        "",
+    ]
+
+
+def test_limits_of_which_the_same_is_known_are_one_line() -> None:
+    """What is left of each, and what is needed, as far as that is known."""
+    coming = (Coming(name="page", where="f.py:4", many=True), Coming(name="end", where="f.py:5"))
+    left = {"steps": 18, "usd": 0.3, "tokens": 100_000, "seconds": 120}
+    made = plan(replace(RUN, left=left), {"continue": Observed(coming=coming)}, {})
+    assert [line for line in text(made).split("\n") if "limit" in line or "needed" in line] == [
+        "  ? ask    limit      perhaps: 18 steps, $0.30, 100,000 tokens and 2 min left of",
+        "                      the run's limit; how much is needed is not known",
+    ]
+    dear = (Met(name="page", do=Do.RUN, why="failed", cost_usd=0.5),)
+    made = plan(replace(RUN, left={"usd": 0.3}), {"continue": Observed(met=dear)}, {})
+    assert "  ? ask    limit      $0.30 left of the run's limit, about $0.50 needed" in text(made)
+
+
+def test_an_upper_bound_is_rounded_up() -> None:
+    """A text that said less would be no bound."""
+    for usd, says in ((0.4249, "$0.43"), (0.42, "$0.42"), (0.00121, "$0.0013"), (12.001, "$12.01"), (0, "$0.00")):
+        met = (Met(name="a", do=Do.RUN, why="failed", cost_usd=usd),)
+        assert f"at most {says}\n" in text(plan(RUN, {"continue": Observed(met=met)}, {}))
+
+
+@given(OBSERVED, EARLIER, st.dictionaries(st.sampled_from(["usd", "steps", "tokens", "seconds"]), st.sampled_from([0.0, 2.0])))
+def test_text_never_claims_less_than_the_document(observed: Observed, known: dict[str, Price], left: dict[str, float]) -> None:
+    """Bounds are as high, what has none says so, what is not known is said, what only may be is marked, none is missing."""
+    made = plan(replace(RUN, left=left), {"continue": observed}, known)
+    (path,) = made.document()["paths"]
+    lines = text(made).split("\n")
+    whole = " ".join(" ".join(lines).split())
+    at = next(n for n, line in enumerate(lines) if line.startswith("  continue "))
+    ways = " ".join(lines[at : at + 1 + ("most" not in lines[at] and "bound" not in lines[at])])
+    bound = re.search(r"at most \$([\d,.]+)( \+ (\d+) uncapped)?", ways)
+    if path["usd_at_most"] is None and "unknown" in path["unbounded"]:
+        assert "no upper bound" in ways
+    else:
+        assert bound is not None
+        assert float(bound[1].replace(",", "")) >= path["usd_at_most_known"] - 1e-9
+        assert (bound[3] is None) == (path["usd_at_most"] is not None)
+        assert int(bound[3] or 0) == len(path["unbounded"])
+    before = ways.split("at most")[0].split("no upper")[0]
+    asks = re.search(r"(\d+\+? to )?(\d+|no)(\+?) questions?( \?)?|questions \?", before)
+    assert asks is not None
+    if path["questions_at_most"] is None:
+        assert "+" in asks[0] or "?" in asks[0]
+    else:
+        assert int(asks[2].replace("no", "0")) == path["questions_at_most"]
+    assert path["usd"] is not None or "$?" in before or "+?" in before
+    assert path["seconds"] is not None or "time ?" in before or "+?" in before
+    folded = "…" in whole
+    for step in path["steps"]:
+        shown = {"run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait"}
+        shown |= {"run.start": "another run", "run.body": "workflow"}
+        name = shown.get(step["step"], step["step"])
+        assert folded or name in whole
+        if step["maybe"] and step["step"] != "unknown":
+            assert any(mark in whole for mark in ("perhaps", "about", "?×"))
+    assert folded or all(told in whole for told in path["unknown"][:6])
 
 
 @pytest.mark.parametrize("made", [three(), twelve(), sixty()], ids=["3", "12", "60"])

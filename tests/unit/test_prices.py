@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepseven.decide.prices import Call, Earlier, child, p90, prices
+from stepseven.decide.prices import Call, Earlier, child, p90, prices, with_own
 
 CALLS = st.builds(Call, st.none() | st.integers(0, 10**9), st.none() | st.integers(0, 10**12))
 RUNS = st.lists(
@@ -31,7 +31,6 @@ def test_a_price_is_the_median_of_every_call_with_its_spread() -> None:
     found = prices(made)["draft"]
     assert (found.usd, found.usd_p90, found.usd_seen) == (0.55, 0.9, 1.0)
     assert (found.seconds, found.seconds_p90, found.n) == (5.5, 9.0, 10)
-    assert not found.declared
     assert found.usd_most is None
 
 
@@ -56,6 +55,19 @@ def test_of_a_run_that_is_too_long_the_count_is_the_least() -> None:
     found = prices([run(a=[Call(1, 1)] * 2), run(cut=True, b=[Call(1, 1)] * 9)])
     assert (found["a"].calls, found["a"].calls_most) == (2, None)
     assert (found["b"].calls, found["b"].calls_most) == (4.5, None)
+
+
+def test_tokens_are_told_like_money() -> None:
+    """Median and ninth tenth; a call of which nobody knows is left out."""
+    found = prices([run(a=[Call(1, 1, n) for n in range(10)]), run(a=[Call(1, 1)])])["a"]
+    assert (found.tokens, found.tokens_p90) == (4.5, 8)
+
+
+def test_a_runs_own_calls_tell_of_steps_that_no_earlier_run_has() -> None:
+    """What a call costs, not how often it comes; of a step that others have, theirs count."""
+    found = with_own(prices([run(a=[Call(7, 7)])]), run(a=[Call(9, 9)], b=[Call(2_000_000, 1)] * 3, done=False))
+    assert (found["a"].usd, found["a"].n, found["a"].here) == (7e-6, 1, False)
+    assert (found["b"].usd, found["b"].usd_seen, found["b"].n, found["b"].calls, found["b"].here) == (2, 2, 0, None, True)
 
 
 def test_without_a_figure_nothing_is_said() -> None:

@@ -132,7 +132,7 @@ def test_page() -> None:
         context=draft.context, created_us=1_000_000,
     )  # fmt: skip
     assert e.render(question, now_us=61_000_000).splitlines() == [
-        "Acme · renewal Q3                                     waiting 60 s · spent $0.41",
+        "Acme · renewal Q3                          waiting 60 s · spent $0.41 when asked",
         "Acme's renewal failed, and 4 things it did outside still stand. I cannot take",
         "back: “send mail” and “post line” (twice). Nothing is taken back unless you say",
         "so.",

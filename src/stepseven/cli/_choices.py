@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepseven.cli._common import Setting, Usage, clean, inputs_of, json_or_text, login, out, pairs_of, width
+from stepseven.cli._common import Setting, Usage, clean, inputs_of, json_or_text, out, pairs_of, width
 from stepseven.decide._plan_text import text
 from stepseven.layer import Layer
-from stepseven.runtime import choosing
-from stepseven.transitions import runs
 
 if TYPE_CHECKING:
     from stepseven.decide.plan import Plan
+
+
+Approach = Annotated[
+    list[str] | None, typer.Option("--approach", metavar="STEP=LABEL", help="How a step's next tries go about it. Repeatable.")
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip",
+        metavar="STEP=JSON",
+        help="A step's result: it does not run. STEP=null skips it; STEP=@FILE reads a file. Repeatable.",
+    ),
+]
+Rerun = Annotated[
+    list[str] | None, typer.Option("--rerun", metavar="STEP", help="A read step whose result is made anew. Repeatable.")
+]
+Keep = Annotated[bool, typer.Option("--keep", metavar="", help="What moved meanwhile: go on with what the run knows.")]
+Refresh = Annotated[bool, typer.Option("--refresh", metavar="", help="What moved meanwhile: go on with what is so now.")]
+
+
+def as_typed(
+    approach: list[str] | None, skip: list[str] | None, rerun: list[str] | None, *, keep: bool, refresh: bool
+) -> tuple[str, ...]:
+    """The same options once more, for a command that is suggested."""
+    given = (("--approach", approach), ("--skip", skip), ("--rerun", rerun))
+    pairs = [part for option, values in given for value in values or () for part in (option, value)]
+    return (*pairs, *(("--keep",) if keep else ()), *(("--refresh",) if refresh else ()))
 
 
 def choices_of(
@@ -42,11 +67,6 @@ async def agreed(setting: Setting, layer: Layer, run_id: str, chosen: dict[str, 
     """
     if setting.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True, None
-    from stepseven.runtime import planning  # read from disk when it is needed: most processes never plan
-
-    wanted = choosing.wanted(run_id, by=login(), **chosen)
-    checked = await layer.store.read(lambda tx: choosing.foreseen(tx, wanted, runs.known(tx, run_id)))
-    plan = await planning.plan(layer.services, run_id, checked)
-    told = text(plan, width=width()).rsplit("\n", 1)[0]  # without its last line, which names the command that does it
-    out().print(clean(told))
+    plan = await layer.plan(run_id, **chosen)
+    out().print(clean(text(plan, width=width(), resume="")))
     return typer.confirm("Do this?", default=False), plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from stepseven.cli._common import clean, err
 from stepseven.decide import _phrases as say
-from stepseven.errors import UnknownRun
 from stepseven.layer import Layer
+from stepseven.transitions import family
 
 LINES_PER_MAP = 5  # a map of 10,000 items is five lines in a log, not ten thousand
 
@@ -26,7 +25,8 @@ class Live(AbstractContextManager["Live"]):
         self._layer = layer
         self._console = err()
         self._quiet = quiet
-        self._sizes: dict[tuple[str, str], int] = {}  # run, step -> items of its map
+        #: run, step -> items of its map, and how many more are done that it has no more
+        self._sizes: dict[tuple[str, str], tuple[int, int]] = {}
         self._bars: dict[tuple[str, str], TaskID] = {}
         self._progress = Progress(
             SpinnerColumn(finished_text="✓"),
@@ -77,23 +77,22 @@ class Live(AbstractContextManager["Live"]):
         if name.startswith(("run.", "client.")):
             return
         done = int(details["done"])
-        of = self._of(run_id, name) if "[" in str(details["branch"]) else 0
+        of, gone = self._of(run_id, name, done) if "[" in str(details["branch"]) else (0, 0)
+        done -= gone
         if not of:
             short = f"  {say.clip(summary, words=14, chars=100)}" if summary else ""
             self._line("✓", f"{name}{short}", "green")
         elif self._console.is_terminal:
-            self._bar(run_id, name, done, of)
-        elif done >= of or done % max(1, math.ceil(of / LINES_PER_MAP)) == 0:
+            self._bar(run_id, name, min(done, of), of)
+        elif done == of or (done < of and done % max(1, math.ceil(of / LINES_PER_MAP)) == 0):
             self._line("✓", f"{name}  {done}/{of}", "green")
 
-    def _of(self, run_id: str, name: str) -> int:
-        """Of how many items: read once from the checkpoint; 0: no map."""
+    def _of(self, run_id: str, name: str, done: int) -> tuple[int, int]:
+        """Of how many items, and how many of *done* are none of these: read once from the checkpoint; 0: no map."""
         key = (run_id, name)
         if key not in self._sizes:
-            row = self._layer.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": run_id}))
-            if row is None:
-                raise UnknownRun(run_id)
-            self._sizes[key] = int(json.loads(row["document"])["artifacts"].get(name, {}).get("of", 0))
+            told = self._layer.store.read_now(lambda tx: family.checkpoint(tx, run_id))["artifacts"].get(name, {})
+            self._sizes[key] = int(told.get("of", 0)), max(0, done - int(told.get("done", 0)))
         return self._sizes[key]
 
     # -- showing ------------------------------------------------------------------------------------------------------

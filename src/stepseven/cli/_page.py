@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from stepseven.cli import _recoveries
 from stepseven.cli._common import clean, command
 from stepseven.cli._read import RunView
 from stepseven.cli._words import age, clock, headline, mark, short_json, standing
@@ -37,17 +38,21 @@ class Group:
     tries: list[Row] = field(default_factory=list)
     receipts: list[Row] = field(default_factory=list)  # of effects that are done
     of: int | None = None
-    was_done: int | None = None  # of a pruned run: how many were done before one record was left
+    was_done: int | None = None  # of a map's items, also where its run was pruned and one record is left
 
     @property
     def done(self) -> int:
         """How many are done."""
-        return self.was_done or sum(1 for r in self.records.values() if r["state"] == "done")
+        return sum(1 for r in self.records.values() if r["state"] == "done") if self.was_done is None else self.was_done
 
     @property
     def finished(self) -> int:
         """How many are done, were skipped, or were refused by a person."""
-        return self.was_done or sum(1 for r in self.records.values() if _is_finished(r))
+        finished = sum(1 for r in self.records.values() if _is_finished(r))
+        if self.was_done is None:
+            return finished
+        besides = sum(1 for r in self.records.values() if _is_finished(r) and r["state"] != "done")
+        return min(self.was_done + besides, self.of or finished)
 
     @property
     def refused(self) -> list[Row]:
@@ -104,7 +109,8 @@ def groups(found: RunView) -> list[Group]:
     for group in made.values():
         entry = known.get(group.name) if isinstance(known, dict) else None
         group.of = entry.get("of") if isinstance(entry, dict) else None
-        group.was_done = entry.get("done") if isinstance(entry, dict) and found.row["pruned_us"] is not None else None
+        whole = group.of is not None or found.row["pruned_us"] is not None
+        group.was_done = entry.get("done") if isinstance(entry, dict) and whole else None
         if group.of is None and len(group.records) > 1:
             group.of = len(group.records)
     return list(made.values())
@@ -272,6 +278,7 @@ def _questions(found: RunView, columns: int, also: tuple[str, ...]) -> Iterator[
 
 def _foot(found: RunView, columns: int, most: int) -> Iterator[Text]:
     rows = [("spent", _spent(found)), *_facts(found), *_decisions(found, most)]
+    rows += _recoveries.lines(found.recoveries, most)
     if found.unsettled:
         rows.append(("effects", f"{found.unsettled} without a known outcome: a resume looks whether they happened"))
     if found.failure is not None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stepseven.cli import _recoveries
 from stepseven.layer import Layer
 from stepseven.model import Question, QuestionStatus, RunStatus
 from stepseven.store.base import Row, Tx
@@ -25,6 +26,7 @@ class RunView:
     questions: list[Question]
     children: list[Row]  # the runs it started
     below: list[Question]  # what those ask
+    recoveries: list[dict[str, Any]]  # as JSON has them, oldest first
     usd: float
     tokens: int
     unsettled: int
@@ -66,6 +68,7 @@ class RunView:
                 {"run_id": c["id"], "workflow": c["workflow"], "status": c["status"], "waiting_for": c["waiting_for"]}
                 for c in self.children
             ],
+            "recoveries": self.recoveries,
         }  # fmt: skip
 
 
@@ -90,6 +93,7 @@ async def view(layer: Layer, run_id: str) -> RunView:
             "questions": [question_of(q, row["id"]) for q in asked if not q["folded_into"]],
             "children": family.children(tx, no),
             "below": children.open_questions(tx, no),
+            "recoveries": [_recoveries.document(recovery) for recovery in tx.all(tx.sql.recoveries_of_run, {"run_no": no})],
             "usd": uusd / 1e6,
             "tokens": tokens,
             "unsettled": unsettled["n"] if unsettled is not None else 0,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from stepseven.cli._common import clean, command, now_us, width
 from stepseven.decide import _phrases as say
-from stepseven.decide.escalate import render
+from stepseven.decide.escalate import Meanwhile, render
 from stepseven.model import Question, QuestionKind, QuestionStatus
 
+if TYPE_CHECKING:
+    from stepseven.cli._read import RunView
+
+_INTERNAL = ("run.", "client.")  # what the handle keeps for itself: no results of steps
 VALUE_CHARS = 400
 FOR_EVER = "for ever"
 _LAST_US = 253_370_764_800 * 1_000_000  # the year 9999: what is stored may lie beyond it
@@ -88,9 +92,10 @@ def workflow_of(question: Question) -> str:
     return say.clip(told.get("goal") or say.humanise(str(told.get("workflow") or question.run_id)), words=9, chars=48)
 
 
-def ask_block(console: Console, question: Question, *, also: tuple[str, ...]) -> None:
-    """A question whole, with the command that answers it."""
-    console.print(clean(render(question, now_us=now_us(), width=width())))
+def ask_block(console: Console, question: Question, *, also: tuple[str, ...], found: RunView | None = None) -> None:
+    """A question whole, with the command that answers it. *found*: its run as it is now, if it is known."""
+    meanwhile = _meanwhile(question, found) if found is not None and found.row["id"] == question.run_id else None
+    console.print(clean(render(question, now_us=now_us(), width=width(), meanwhile=meanwhile)))
     if question.status is not QuestionStatus.OPEN:
         return
     console.print()
@@ -104,6 +109,20 @@ def ask_block(console: Console, question: Question, *, also: tuple[str, ...]) ->
     for n, option in enumerate(question.options, 1):
         if question.kind is not QuestionKind.ASK and option.id in NEEDS:
             console.print(f"             {command('answer', question.id, str(n), *_need(question, option.id), *also)}")
+
+
+def _meanwhile(question: Question, found: RunView) -> Meanwhile | None:
+    """What became of its run since; of a question that is closed the figures stay those of its time."""
+    if question.status is not QuestionStatus.OPEN:
+        return None
+    raised = json.loads(found.row["limits"]) if found.row["limits"] else {}
+    done = sum(
+        row["state"] == "done" and (row["ended_us"] or 0) > question.created_us and not row["name"].startswith(_INTERNAL)
+        for row in found.steps
+    )
+    return Meanwhile(
+        spent_usd=found.usd, limit_usd=say.number(raised.get("usd")) if isinstance(raised, dict) else None, done=done
+    )  # fmt: skip
 
 
 def _example(question: Question) -> str:

@@ -55,7 +55,7 @@ async def inbox(
     async with setting.layer() as layer:
         if question is not None:
             found = await _question(layer, question)
-            _show_one(setting, question_of(found, found["run_id"]))
+            await _show_one(setting, layer, question_of(found, found["run_id"]))
             return
         page = await layer.questions(status=None if all_ else "open", client=client, limit=MOST)
         if setting.as_json:
@@ -63,16 +63,16 @@ async def inbox(
         elif not page:
             out().print(await _nothing(layer, client))
         elif len(page) == 1 and not all_:
-            _show_one(setting, page[0])
+            await _show_one(setting, layer, page[0])
         else:
             _list(setting, list(page), more=page.next is not None)
 
 
-def _show_one(setting: Setting, question: Question) -> None:
+async def _show_one(setting: Setting, layer: Layer, question: Question) -> None:
     if setting.as_json:
         print_json(question_document(question))
         return
-    ask_block(out(), question, also=setting.also)
+    ask_block(out(), question, also=setting.also, found=await view(layer, question.run_id))
 
 
 def _list(setting: Setting, questions: list[Question], *, more: bool) -> None:

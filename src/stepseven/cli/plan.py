@@ -8,27 +8,46 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from stepseven.cli import _code
-from stepseven.cli._common import Setting, clean, command, out, print_json, width
+from stepseven.cli._choices import Approach, Keep, Refresh, Rerun, Skip, as_typed, choices_of
+from stepseven.cli._common import Setting, clean, command, credential, out, print_json, width
 from stepseven.cli.run import Module, RunId
 from stepseven.decide._plan_text import text
 from stepseven.decide.plan import Plan
+from stepseven.errors import SecretFound, UnknownWorkflow
 
 _COLOURS = {"✓": "green", "↻": "cyan", "?": "yellow"}  # the signs of ``cli/_words.py``; the word beside says the same
 _SIGNS = "✓↻·→←…×–“”"
 
 
-async def plan(setting: Setting, run_id: RunId, module: Module = None) -> None:
-    """What a resume would reuse, run and ask, and what each way costs. Nothing is changed, and nothing is run."""
+async def plan(  # noqa: PLR0917 - typer names them all
+    setting: Setting,
+    run_id: RunId,
+    module: Module = None,
+    approach: Approach = None,
+    skip: Skip = None,
+    rerun: Rerun = None,
+    keep: Keep = False,
+    refresh: Refresh = False,
+) -> None:
+    """What a resume (with the same choices) would reuse, run and ask, and what each way costs. Nothing is changed or run."""
+    chosen = choices_of(approach, skip, rerun, keep=keep, refresh=refresh)
     named = module or []
     async with setting.layer() as layer:
         await layer.why(run_id)  # an unknown id is said before any code is imported
-        for name in _code.modules(named):
+        looked_in = _code.modules(named)
+        for name in looked_in:
             _code.load(name)
-        found: Plan = await layer.plan(run_id)
+        try:
+            found: Plan = await layer.plan(run_id, **chosen)
+        except UnknownWorkflow as error:
+            raise _code.unknown(error, looked_in) from error
+        except SecretFound as error:
+            raise credential(error) from error
     if setting.as_json:
         print_json(found.document())
         return
-    also = (*(part for name in named for part in ("--module", name)), *setting.also)
+    typed = as_typed(approach, skip, rerun, keep=keep, refresh=refresh)
+    also = (*typed, *(part for name in named for part in ("--module", name)), *setting.also)
     for line in _lines(text(found, width=width(), plain=not _shows_signs(), resume=command("resume", run_id, *also))):
         out().print(line)
 

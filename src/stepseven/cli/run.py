@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stepseven.cli import _code
-from stepseven.cli._choices import agreed, choices_of
+from stepseven.cli._choices import Approach, Keep, Refresh, Rerun, Skip, agreed, choices_of
 from stepseven.cli._common import (
     Exit,
     Refused,
@@ -81,27 +81,12 @@ async def resume(  # noqa: PLR0917 - typer names them all
     run_id: RunId,
     module: Module = None,
     wait: Wait = None,
-    approach: Annotated[
-        list[str] | None,
-        typer.Option("--approach", metavar="STEP=LABEL", help="How a step's next tries go about it. Repeatable."),
-    ] = None,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skip",
-            metavar="STEP=JSON",
-            help="A step's result: it does not run. STEP=null skips it; STEP=@FILE reads a file. Repeatable.",
-        ),
-    ] = None,
-    rerun: Annotated[
-        list[str] | None, typer.Option("--rerun", metavar="STEP", help="A read step whose result is made anew. Repeatable.")
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", metavar="", help="What moved meanwhile: go on with what the run knows.")
-    ] = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", metavar="", help="What moved meanwhile: go on with what is so now.")
-    ] = False,
+    approach: Approach = None,
+    skip: Skip = None,
+    rerun: Rerun = None,
+    keep: Keep = False,
+    refresh: Refresh = False,
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who resumes it. Default: you.")] = None,
     yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not show the plan first, and do not ask.")] = False,
 ) -> int:
     """Go on with a run: what is recorded is reused, the rest is run. Of an ended run: its outcome."""
@@ -118,7 +103,7 @@ async def resume(  # noqa: PLR0917 - typer names them all
                 return Exit.REFUSED
 
             async def drive(layer: Layer) -> Outcome[Any]:
-                return await layer.resume(run_id, wait=wait, by=login(), plan=looked_at, **chosen)
+                return await layer.resume(run_id, wait=wait, by=by or login(), plan=looked_at, **chosen)
 
             return await _driven(setting, layer, drive, module or [], run_id)
         except UnknownWorkflow as error:
@@ -276,11 +261,11 @@ def _tell(setting: Setting, found: RunView, outcome: Outcome[Any], module: list[
         console.print(mark(outcome.status), wrapped(f"{found.why.rstrip('.')}{step}. What it did:", rest="  "))
         console.print(f"  {command('show', run_id, *setting.also)}")
         for question in outcome.questions:
-            ask_block(console, question, also=setting.also)
+            ask_block(console, question, also=setting.also, found=found)
         return
     if outcome.questions:
         for question in outcome.questions:
-            ask_block(console, question, also=setting.also)
+            ask_block(console, question, also=setting.also, found=found)
         console.print(f"  then       {command('resume', run_id, *also)}")
         return
     console.print(mark("waiting"), wrapped(found.why, rest="  "))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, known, run_name, stop
-from stepseven.decide.changes import Kept, Pair
+from stepseven.decide.changes import Kept, Pair, is_map, shown
 from stepseven.model import Option
 
 _TOLD = 4  # pairs in the text; the context holds all of them
@@ -21,12 +21,14 @@ def code(s: Situation, pairs: Sequence[Pair]) -> Draft:
     """
     sure = [p for p in pairs if p.to is not None]
     one = pairs[0] if len(pairs) == 1 else None
-    writes = any(p.old.writes for p in pairs)
-    context = context_of(s, facts={p.old.name: _there(p.old) for p in pairs}) | {"code": [p.line() for p in pairs]}
+    writes = any(p.old.acts for p in pairs)
+    context = context_of(s, facts={shown(p.old.name): _there(p.old) for p in pairs}) | {"code": [p.line() for p in pairs]}
     calm = "Nothing runs until you say."
-    hint = f'Code can say it itself: @step(renamed_from="{sure[0].old.name}").'
+    hint = _hint(sure[0].old.name)
     if one is not None:
-        headline = f"The code of {run_name(s)} changed: “{one.old.name}” is gone, “{one.to}” is new. Is it the same step?"
+        gone = f"{_named(one.old.name)} is gone, {_named(one.to)} is new"
+        what = "function" if is_map(one.old.name) else "step"
+        headline = f"The code of {run_name(s)} changed: {gone}. Is it the same {what}?"
         told = [_on_record(one.old), _or(one), calm]
     else:
         headline = f"The code of {run_name(s)} changed: {len(pairs)} steps on record are gone, and new ones look like them."
@@ -44,21 +46,42 @@ def code(s: Situation, pairs: Sequence[Pair]) -> Draft:
     )
 
 
+def _hint(name: str) -> str:
+    """How the code can say that it is the same."""
+    if is_map(name):
+        return f'Code can say it itself: run.map(…, key="{shown(name)}").'
+    return f'Code can say it itself: @step(renamed_from="{name}").'
+
+
+def _named(name: str | None) -> str:
+    return f"“{shown(name or '')}”"
+
+
 def _there(old: Kept) -> str:
     """What there is of a step, in a few words."""
+    if is_map(old.name):
+        return _items(old) + (f", {say.money(old.usd)}" if old.usd else "")
     what = old.told or ("not known whether it was done" if old.doubt else "done" if old.count else "tried")
     times = f", {say.times(old.count)}" if old.count > 1 else ""
     return what + times + (f", {say.money(old.usd)}" if old.usd else "")
 
 
+def _items(old: Kept) -> str:
+    return "1 item" if old.count == 1 else f"{old.count} items"
+
+
 def _on_record(old: Kept) -> str:
-    name = f"“{old.name}”"
+    name, cost = _named(old.name), f" It has cost {say.money(old.usd)}." if old.usd else ""
+    outside = ", and of some of it I do not know whether it was done" if old.doubt else ", and did something outside"
+    if is_map(old.name):
+        return f"{name} went through {_items(old)}{outside if old.inside else ''}.{cost}"
+    if old.inside and not old.writes:
+        return f"{name} {'is done' if old.count else 'was begun'}, and what it called did something outside.{cost}"
     if old.writes and old.doubt:
         return f"{name} was begun, and I do not know whether it was done."
     if old.writes:
         times = f" {say.times(old.count)}" if old.count > 1 else ""
         return f"{name} did something outside{times}{f': {say.clip(old.told, words=8, chars=60)}' if old.told else ''}."
-    cost = f" It has cost {say.money(old.usd)}." if old.usd else ""
     gave = f"{name} gave: {say.clip(old.told, words=8, chars=60)}." if old.told else f"{name} is on record."
     return gave + cost
 
@@ -66,14 +89,14 @@ def _on_record(old: Kept) -> str:
 def _or(pair: Pair) -> str:
     if not pair.others:
         return ""
-    return f"It could also be {say.listing([f'“{n}”' for n in pair.others])}: then name it."
+    return f"It could also be {say.listing([_named(n) for n in pair.others])}: then name it."
 
 
 def _arrow(pair: Pair) -> str:
     """One of several: ``“post_invoice” → “send_invoice” (done outside: R-36)``."""
-    inside = ("done outside: " if pair.old.writes and not pair.old.doubt else "") + _there(pair.old)
-    now = f" → “{pair.to}”" if pair.to is not None else " is gone, too"
-    return f"“{pair.old.name}”{now} ({say.clip(inside, words=10, chars=60)})."
+    inside = ("done outside: " if pair.old.acts and not pair.old.doubt else "") + _there(pair.old)
+    now = f" → {_named(pair.to)}" if pair.to is not None else " is gone, too"
+    return f"{_named(pair.old.name)}{now} ({say.clip(inside, words=10, chars=60)})."
 
 
 def _map(one: Pair | None, sure: Sequence[Pair], of: int) -> Option:
@@ -85,9 +108,11 @@ def _map(one: Pair | None, sure: Sequence[Pair], of: int) -> Option:
     then = "it does not run again"
     if one.old.doubt:
         then = "I find out whether it was done"
-    elif one.old.writes:
-        then = f"nothing is {_done(one)} again"
-    detail = f"“{one.to}” goes on with what “{one.old.name}” has on record; {then}"
+    elif is_map(one.old.name):
+        then = "what is done is not done again"
+    elif one.old.acts:
+        then = f"nothing is {_done(one) if one.old.writes else 'done'} again"
+    detail = f"{_named(one.to)} goes on with what {_named(one.old.name)} has on record; {then}"
     return Option(id="map", label="the same, renamed", detail=detail)
 
 
@@ -95,19 +120,28 @@ def _run(one: Pair | None, pairs: Sequence[Pair]) -> Option:
     """The choice that they are others: what that means outside is said plainly."""
     costs = [p.usd for p in pairs if p.to is not None and p.usd]
     usd = sum(costs) if costs else None
-    writes = [f"“{p.to}”" for p in pairs if p.old.writes and p.to is not None]
+    writes = [_named(p.to) for p in pairs if p.old.acts and p.to is not None]
     if one is None:
         verb = "does" if len(writes) == 1 else "do"
         detail = f"{say.listing(writes)} {verb} it outside once more" if writes else "the old results are kept, and not used"
         return Option(id="run", label="others: run the new ones", detail=detail, usd=usd)
     if not writes:
-        return Option(id="run", label=f"another step: run “{one.to}”", detail="the old result is kept, and not used", usd=usd)
+        results = "the old results are" if is_map(one.old.name) else "the old result is"
+        return Option(id="run", label=_another(one, "run"), detail=f"{results} kept, and not used", usd=usd)
+    if not one.old.writes:
+        begun = "each item is begun anew" if is_map(one.old.name) else "it is begun anew"
+        detail = f"{begun}, and what it calls is done outside once more"
+        return Option(id="run", label=_another(one, "run"), detail=detail, usd=usd)
     if one.old.doubt:
         detail = f"if “{one.old.name}” was {_done(one)} after all, and it is the same thing, that is there twice"
     else:
         what = f" ({say.clip(one.old.told, words=8, chars=60)})" if one.old.told else ""
         detail = f"“{one.old.name}” was {_done(one)} already{what}; this does it once more, as “{one.to}”"
-    return Option(id="run", label=f"another step: do “{one.to}”", detail=detail, usd=usd)
+    return Option(id="run", label=_another(one, "do"), detail=detail, usd=usd)
+
+
+def _another(one: Pair, verb: str) -> str:
+    return f"another {'function' if is_map(one.old.name) else 'step'}: {verb} {_named(one.to)}"
 
 
 def _done(pair: Pair) -> str:

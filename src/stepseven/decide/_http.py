@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from stepseven._dataclass import dataclass
 from stepseven.decide._chain import attribute, frames, module, text_of
 from stepseven.decide._verdict import Asked, Handling, Proof, Verdict, sentence, signature
 
@@ -237,6 +236,8 @@ def wait_us(value: str | float, unit_us: int) -> int | None:
 
 def _until_us(value: str, now_us: int) -> int | None:
     """Microseconds from now to an HTTP date; 0 when it is past."""
+    from email.utils import parsedate_to_datetime  # loads eight modules, for a date that few servers send
+
     try:
         at = parsedate_to_datetime(value)
     except ValueError:

@@ -49,9 +49,10 @@ _CLASSES = {
 }  # fmt: skip
 _STRICT = r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Timeout|Warning|Interrupt|Refused|Failed|Exit)|Timeout)"
 _LOOSE = rf"{_STRICT}|(?:[a-z_]\w*\.)*[A-Z][a-z]+[A-Z]\w*"  # RateLimitExceeded, but also GitHub: only where it stands alone
-_TRACE_LINE = re.compile(rf"^(?:{_LOOSE})(?::.*)?$")
-_BARE = re.compile(rf"^({_LOOSE})(?:\(\))?[.:]?$")
-_PREFIXED = re.compile(rf"^({_STRICT}): (.+)$")
+# These three take longer to compile than all else here to load, and only failures are told by them: ``re`` does it then, once.
+_TRACE_LINE = rf"^(?:{_LOOSE})(?::.*)?$"
+_BARE = rf"^({_LOOSE})(?:\(\))?[.:]?$"
+_PREFIXED = rf"^({_STRICT}): (.+)$"
 _QUOTED = re.compile(r"""^(['"])([^'"]+)\1$""")
 _PASSING = re.compile(
     r"\b(?:408|425|429|5\d\d)\b|time[d-]?[ -]?out|no answer in time|reset|broke off|unavailable|overload|rate limit|reached",
@@ -183,8 +184,8 @@ def counted(step: str, count: int, of: int | None) -> str:
     known = _verb(step)
     if known and known[3] and not _LINKS & set(known[3].split()):
         return f"{known[1]} {figure} {plural(known[3])}"
-    times = f"{figure} times" if of is not None or count != 1 else "once"
-    return f"{known[1]} {known[3]}".rstrip() + f" {times}" if known else f"finished “{humanise(step)}” {times}"
+    often = f"{figure} times" if of is not None else times(count)
+    return f"{known[1]} {known[3]}".rstrip() + f" {often}" if known else f"finished “{humanise(step)}” {often}"
 
 
 def did(step: str, summary: str | None, count: int = 1, of: int | None = None) -> str:
@@ -208,13 +209,13 @@ def reason_of(text: object, *, words: int = 16, chars: int = 110) -> str:
     """A failure's reason as words: of a traceback the last line, without class names where anything else is known."""
     lines = [one_line(part) for part in str(text).splitlines() if one_line(part)]
     if lines and lines[0].startswith("Traceback "):
-        lines = [x for x in lines if _TRACE_LINE.match(x)][-1:] or lines[-1:]
+        lines = [x for x in lines if re.match(_TRACE_LINE, x)][-1:] or lines[-1:]
     line = lines[0] if lines else ""
-    if prefixed := _PREFIXED.match(line):
+    if prefixed := re.match(_PREFIXED, line):
         name, line = prefixed[1].rsplit(".", 1)[-1], prefixed[2]
         if quoted := _QUOTED.match(line):
             line = f"the field {quoted[2]!r} is missing" if name == "KeyError" else quoted[2]
-    if bare := _BARE.match(line):
+    if bare := re.match(_BARE, line):
         name = bare[1].rsplit(".", 1)[-1]
         line = _CLASSES.get(name, f"it broke off and gave no reason ({name})")
     return clip(line, words=words, chars=chars).rstrip(".") or "no reason was given"

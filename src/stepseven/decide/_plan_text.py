@@ -6,12 +6,16 @@ whoever has a terminal, and is never the only difference.
 
 from __future__ import annotations
 
+import json
+import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._drift_text import arrow
+from stepseven.decide._plan_limits import NEED_UNKNOWN, OF_RUN
 from stepseven.decide._ways import DRIFT, IF_ELSE, LIMIT, RUN
 from stepseven.decide.plan import UNKNOWN, Do, Drifted, Path, Plan, PlannedStep
 
@@ -21,7 +25,10 @@ _MONEY, _TIME = 8, 11  # columns
 _NARROW = 60  # columns: below there is no room for times
 _LEAST = 16  # columns for what is worth knowing of a step, beside its name
 _NAME_MOST = 22
+_GIVEN = 200  # characters of a value in a command; a longer one is given as a file
 _INDENT = " " * 11  # under the first name of a line
+COVERS = "counts every try; new failures and steps over their price add to it"  #: what an upper bound is
+_BEFORE = "as in earlier runs"  # why a step is listed that nothing in the source shows
 _NAMES = {
     "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.start": "another run",
     "run.body": "workflow", "run.code": "code", DRIFT: "what moved", RUN: "first", LIMIT: "limit", UNKNOWN: UNKNOWN,
@@ -38,7 +45,7 @@ def text(plan: Plan, *, width: int = 80, plain: bool = False, resume: str | None
         plan: the plan.
         width: columns; where there are few, what is worth knowing of a step stands under its name.
         plain: signs that ASCII has.
-        resume: the command that does it; ``None``: ``stepseven resume RUN``.
+        resume: the command that does it; ``None``: ``stepseven resume RUN``, with what would be chosen; empty: none is named.
     """
     lines = [*_head(plan, width), ""]
     best = next((path for path in plan.paths if path.cheapest), None)
@@ -46,9 +53,10 @@ def text(plan: Plan, *, width: int = 80, plain: bool = False, resume: str | None
         body = list(_body(plan, best, width))
         lines += [*body, ""] if body else []
         lines += _paths(plan, width)
+        lines += _wrapped(COVERS, width, "  at most    ") if _bounded(plan.paths) else []
         lines += _wrapped(_unknown(plan.paths), width, "  not known  ")
     lines += [line for note in plan.notes for line in _wrapped(say.one_line(note), width, "  note       ")]
-    lines += _foot(best, f"`{resume or f'stepseven resume {say.one_line(plan.run_id)}'}`", width)
+    lines += ["Nothing has been changed."] if resume == "" else _foot(best, f"`{resume or _command(plan)}`", width)
     made = "\n".join(line.rstrip() for line in lines)
     return made.translate(_SIGNS) if plain else made
 
@@ -66,6 +74,18 @@ def _wrapped(told: str, width: int, first: str, rest: str | None = None) -> list
     return textwrap.wrap(
         told, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
+
+
+def _command(plan: Plan) -> str:
+    """The command that does it, with what would be chosen."""
+    told = plan.chosen
+    parts = [*(part for name, label in told.get("approach", {}).items() for part in ("--approach", f"{name}={label}"))]
+    for name, value in told.get("skip", {}).items():
+        given = json.dumps(value, ensure_ascii=False)
+        parts += ["--skip", f"{name}={given if len(given) <= _GIVEN else '@FILE'}"]
+    parts += [part for name in told.get("rerun", ()) for part in ("--rerun", name)]
+    parts += [f"--{told['drift']}"] if told.get("drift") else []
+    return " ".join(shlex.quote(say.one_line(part)) for part in ("stepseven", "resume", plan.run_id, *parts))
 
 
 def _foot(best: Path | None, resume: str, width: int) -> list[str]:
@@ -90,8 +110,11 @@ def _body(plan: Plan, best: Path, width: int) -> Iterator[str]:
     yield from _reused(reused, wide, width)
     for kind, group in groupby(others, key=_kind):
         steps = list(group)
-        if kind in ("certain", "maybe") and len(steps) > 1:
-            yield from _together(steps, kind, width)
+        if kind == LIMIT:
+            yield from _limits(steps, wide, width)
+            continue
+        if kind.startswith(("certain", "maybe")) and len(steps) > 1:
+            yield from _together(steps, width)
             continue
         for step in steps[:MOST]:
             yield from _moved(plan, width) if step.step == DRIFT else _line(step, wide, width)
@@ -101,10 +124,14 @@ def _body(plan: Plan, best: Path, width: int) -> Iterator[str]:
 
 
 def _kind(step: PlannedStep) -> str:
-    """Which lines are told in one: what simply comes next, and what may come."""
-    if step.do is Do.ASK or not step.new or step.step == UNKNOWN or (step.why and step.why != "as in earlier runs"):
+    """Which lines are told in one: what simply comes next, what may come, and what may run again for one reason."""
+    if step.step == LIMIT:
+        return LIMIT
+    if step.do is Do.ASK or step.step == UNKNOWN or (step.summary and step.why):
         return step.do.value
-    return "maybe" if step.maybe else "certain"
+    if step.why and step.why != _BEFORE:
+        return f"maybe{step.new}{step.why}" if step.maybe else step.do.value
+    return step.do.value if not step.new else "maybe" if step.maybe else "certain"
 
 
 def _name(step: PlannedStep) -> str:
@@ -123,6 +150,21 @@ def _reused(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str
         yield _row("✓", Do.REUSE, f"… {len(left)} more", told, say.money(usd), _saved(seconds), wide, width)
     for step in last:
         yield from _line(step, wide, width)
+    again = list(dict.fromkeys(_name(s) for s in steps if s.maybe))
+    if again:
+        those = "all of it" if len(again) == len({s.step for s in steps}) else say.listing(again, most=4)
+        told = f"perhaps anew: {those}, if what runs before gives another result"
+        yield from _wrapped(told, width, _INDENT)
+
+
+def _limits(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str]:
+    """Limits that are reached, or may be: those of which the same is known are one line."""
+    for (maybe, why, of_run), group in groupby(steps, lambda s: (s.maybe, s.why, (s.summary or "").endswith(OF_RUN))):
+        left = [(s.summary or "").removesuffix(OF_RUN) for s in group]
+        lead, those, mark = "perhaps: " if maybe else "", say.listing(left, most=len(left)), ";" if why == NEED_UNKNOWN else ","
+        told = f"{lead}{those}{OF_RUN if of_run else ''}{mark} {why}"
+        for n, line in enumerate(textwrap.wrap(told, width - len(_INDENT) - wide - 2, break_on_hyphens=False)):
+            yield f"{f'  ? {Do.ASK.value:<5}  {LIMIT:<{wide}}' if n == 0 else _INDENT + ' ' * wide}  {line}"
 
 
 def _line(step: PlannedStep, wide: int, width: int) -> Iterator[str]:
@@ -159,10 +201,12 @@ def _told(step: PlannedStep) -> str:
     parts = []
     if step.do is Do.REUSE:
         parts.append(f"{step.count:,} results" if step.count > 1 else say.one_line(step.summary or ""))
-        parts.append(step.why if step.maybe else "")
+        parts.append(step.why)
     elif step.do is Do.ASK:
-        parts += [say.one_line(step.summary or ("" if step.step in ("run.ask", "run.approve") else step.why))]
-        parts += [step.why if step.why == IF_ELSE and parts[0] != IF_ELSE else "", _often(step)]
+        asked, often = step.summary or ("" if step.step in ("run.ask", "run.approve") else step.why), _often(step)
+        parts += [say.one_line(asked), step.why if step.why == IF_ELSE and asked != IF_ELSE else "", often]
+        if often == "perhaps":  # before what is asked, as it stands before what runs
+            parts = [f"perhaps: {parts[0]}" if parts[0] else often, parts[1]]
     elif step.step == UNKNOWN:
         parts.append(f"{say.one_line(step.why)} cannot be seen through")
     else:
@@ -175,7 +219,8 @@ def _often(step: PlannedStep) -> str:
     if step.step == UNKNOWN:
         return ""
     if step.at_most is None:
-        return f"about {step.about:,.0f}×" if step.about else "how often is not known" if step.about is None else "perhaps"
+        each = f", {_about_money(step.usd_each)} each" if step.usd_each else ""
+        return f"about {step.about:,.0f}×" if step.about else f"?×{each}" if step.about is None else "perhaps"
     if step.count == 0 and step.at_most:
         return "perhaps" if step.at_most == 1 else f"perhaps {step.at_most:,}×"
     if step.at_most > 1:
@@ -190,15 +235,7 @@ def _money(step: PlannedStep) -> str:
         return "$?"
     if step.do is Do.ASK and not step.usd:
         return ""
-    if step.maybe and step.usd == 0 and step.usd_at_most != 0:  # nothing is expected, and it may cost something
-        return "" if step.usd_at_most is None else f"≤ {say.money(step.usd_at_most)}"
-    return _about_money(step.usd)
-
-
-def _path_money(path: Path) -> str:
-    """What a way costs; what is known of it, where some of it is not."""
-    known = sum(step.usd or 0 for step in path.steps if step.do is not Do.REUSE)
-    return f"{_about_money(known)} + ?" if path.usd is None and known else _about_money(path.usd)
+    return _sums([step])[0]
 
 
 def _about_money(usd: float | None) -> str:
@@ -220,25 +257,34 @@ def _about_time(seconds: float | None) -> str:
 
 
 def _sums(steps: Sequence[PlannedStep]) -> tuple[str, str]:
-    usd = None if any(s.usd is None for s in steps) else sum(s.usd or 0 for s in steps)
-    seconds = None if any(s.seconds is None for s in steps) else sum(s.seconds or 0 for s in steps)
-    return _about_money(usd), _about_time(seconds)
+    """What they cost and take; of what is not known in part, what is known of it: ``~$0.20+?``."""
+    usd, seconds = sum(s.usd or 0 for s in steps), sum(s.seconds or 0 for s in steps)
+    timed = all(s.seconds is not None for s in steps)
+    time = _about_time(seconds) if timed else f"{_about_time(seconds)}+?" if round(seconds) else "time ?"
+    if any(s.usd is None for s in steps):
+        return f"{_about_money(usd)}+?" if usd else "$?", time
+    if not usd and all(s.maybe for s in steps) and any(s.usd_at_most != 0 for s in steps):  # nothing is expected, it may cost
+        most = [s.usd_at_most for s in steps]
+        least = time if round(seconds) else ""
+        return "≤ $?" if None in most else f"≤ {_bound(sum(m or 0 for m in most))}", least
+    return _about_money(usd), time
 
 
-def _together(steps: Sequence[PlannedStep], kind: str, width: int) -> Iterator[str]:
-    """What comes next in one line: names first, money and time at the end of the last line."""
+def _together(steps: Sequence[PlannedStep], width: int) -> Iterator[str]:
+    """What is treated alike in one line: names first, money and time at the end of the first line."""
     money, time = _sums(steps)
+    first, maybe = steps[0], steps[0].maybe
     n = max(s.n for s in steps)
     seen = f"(from {n} earlier {'run' if n == 1 else 'runs'})" if n else ""
     named = [f"{_name(s)} {_often(s)}".rstrip() if _often(s) != "perhaps" else _name(s) for s in steps]
     shown = named if len(named) <= 2 * MOST else [*named[: 2 * MOST - 2], f"… {len(named) - 2 * MOST + 3} more", named[-1]]
-    lead = "perhaps " if kind == "maybe" else ""
+    lead, why = "perhaps " if maybe else "", f": {say.one_line(first.why)}" if first.why not in ("", _BEFORE) else ""
     room, time = _room(-2, width), time if width >= _NARROW else ""
-    lines = textwrap.wrap(lead + ", ".join(shown), room, break_on_hyphens=False, break_long_words=False)
+    lines = textwrap.wrap(lead + ", ".join(shown) + why, room, break_on_hyphens=False, break_long_words=False)
     for i, line in enumerate(lines):
-        first = f"  · {Do.RUN.value:<5}  " if i == 0 else _INDENT
+        start = f"  {'·' if first.new else '↻'} {Do.RUN.value:<5}  " if i == 0 else _INDENT
         end = f" {money:>{_MONEY}}  {time:<{_TIME}}" if i == 0 else ""
-        yield f"{first}{line:<{room}}{end}"
+        yield f"{start}{line:<{room}}{end}"
     if seen:
         yield f"{_INDENT}{seen}"
 
@@ -271,16 +317,48 @@ def _said(d: Drifted, looked_us: int) -> str:
 def _paths(plan: Plan, width: int) -> Iterator[str]:
     """What each way asks, costs and takes; the cheapest is marked where there are several."""
     wide = max(len(path.name) for path in plan.paths)
-    for path in plan.paths:
+    sums = [_way_sums(path) for path in plan.paths]
+    asked = max(14, *(len(_questions(path)) for path in plan.paths))
+    dear, long = max(_MONEY, *(len(usd) for usd, _ in sums)), max(8, *(len(time) for _, time in sums))
+    for path, (usd, time) in zip(plan.paths, sums, strict=True):
         asks = _questions(path)
-        most = "no upper bound" if path.usd_at_most is None else f"at most {say.money(path.usd_at_most)}"
         mark = "  ← cheapest" if path.cheapest and len(plan.paths) > 1 else ""
-        usd, time = _path_money(path), _about_time(path.seconds)
-        line, end = f"  {path.name:<{wide}}  {asks:<14} {usd:>{_MONEY}}  {time:<8}", f"{most}{mark}"
+        line, end = f"  {path.name:<{wide}}  {asks:<{asked}} {usd:>{dear}}  {time:<{long}}", f"{_most(path)}{mark}"
         if len(line) + 1 + len(end) <= width:
             yield f"{line} {end}"
         else:
             yield from (line, f"  {'':<{wide}}  {end}")
+
+
+def _way_sums(path: Path) -> tuple[str, str]:
+    """What a way costs and takes; nothing but what is known of it, where some of it is not."""
+    usd, time = _sums([s for s in path.steps if s.do is not Do.REUSE and not (s.maybe and s.usd == 0)])
+    if path.usd is None and "?" not in usd:
+        usd = f"{usd}+?" if usd != _about_money(0) else "$?"
+    if path.seconds is None and "?" not in time:
+        time = f"{time}+?" if time != _about_time(0) else "time ?"
+    return usd, time
+
+
+def _most(path: Path) -> str:
+    """The upper bound; where it has none, that of all that has one, and how much else there is. By name it stands below."""
+    if path.usd_at_most is not None:
+        return f"at most {_bound(path.usd_at_most)}"
+    if UNKNOWN in path.unbounded:
+        return "no upper bound"
+    n = len(path.unbounded)
+    return f"at most {_bound(path.usd_at_most_known)} + {n} uncapped step{'s'[: n != 1]}"
+
+
+def _bounded(paths: Sequence[Path]) -> bool:
+    """Whether any way that does something has a bound, of all or of a part of it."""
+    return any(UNKNOWN not in path.unbounded and any(s.do is not Do.REUSE for s in path.steps) for path in paths)
+
+
+def _bound(usd: float) -> str:
+    """An amount that it is not more than: rounded up."""
+    digits = 2 if usd >= 0.01 or usd <= 0 else min(8, 1 - math.floor(math.log10(usd)))  # noqa: PLR2004 - a cent, as ``money``
+    return say.money(math.ceil(round(usd * 10**digits, 6)) / 10**digits)
 
 
 def _questions(path: Path) -> str:

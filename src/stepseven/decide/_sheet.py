@@ -12,12 +12,14 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide._tries import AS_WRITTEN
 from stepseven.errors import readable
 from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 
 MIN_WIDTH = 24
+_JUST_NOW_US = 60_000_000  # a question this young is read where the run stopped, and nothing of it is old yet
 _LABEL = 12  # columns of "  Failed    "
 _CHOICE = 5  # columns of "  1  "
 _GAP = 3
@@ -26,23 +28,39 @@ _NARROW = 24  # columns below which a consequence goes beneath its choice
 _ASIDES = {"unknown": "not known whether it was done", "deferred": "put off", "interrupted": "broke off midway"}
 
 
-def render(question: Question, *, now_us: int, width: int = 80) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meanwhile:
+    """What became of a question's run since it was asked: other branches go on while a person thinks.
+
+    Attributes:
+        spent_usd: spent by now, in US dollars. limit_usd: its limit, if a person raised it since; ``None``: as it was.
+        done: results that came since.
+    """
+
+    spent_usd: float
+    limit_usd: float | None = None
+    done: int = 0
+
+
+def render(question: Question, *, now_us: int, width: int = 80, meanwhile: Meanwhile | None = None) -> str:
     """The question as plain text: header, what happened, what is known, numbered choices, who and by when.
 
     Args:
         question: any question, open or not.
         now_us: the present, in microseconds since the epoch: ages are counted from it.
         width: columns of the page; below 24 it is 24. No line is longer.
+        meanwhile: what became of its run since it was asked; ``None``: the figures are those of then, which it says, unless that
+            was just now.
 
     Returns:
         Lines joined by newlines, without one at the end.
     """
     width = max(width, MIN_WIDTH)
     parts = [
-        _sides(_title(question), _state(question, now_us), width),
+        _sides(_title(question), _state(question, now_us, meanwhile), width),
         *_told(question, width),
         "",
-        *_block(question, now_us, width),
+        *_block(question, now_us, width, meanwhile),
         *_exactly(question, width),
         *_choices(question, width),
         *_foot(question, now_us, width),
@@ -87,7 +105,7 @@ def _title(question: Question) -> str:
     return " · ".join(x for x in (say.who(question.client_id), what) if x)
 
 
-def _state(question: Question, now_us: int) -> str:
+def _state(question: Question, now_us: int, meanwhile: Meanwhile | None) -> str:
     run = _map(_map(question.context).get("run"))
     parts = []
     if question.status is not QuestionStatus.OPEN:
@@ -95,9 +113,17 @@ def _state(question: Question, now_us: int) -> str:
     elif question.created_us > 0:
         parts.append(f"waiting {say.duration((now_us - question.created_us) / 1e6)}")
     spent, ceiling = say.number(run.get("spent_usd")), say.number(run.get("limit_usd"))
+    then = " when asked" if _is_old(question, now_us) and meanwhile is None else ""
+    if meanwhile is not None:
+        spent, ceiling = meanwhile.spent_usd, ceiling if meanwhile.limit_usd is None else meanwhile.limit_usd
     if spent is not None:
-        parts.append(f"spent {say.money(spent)}" + (f" of {say.money(ceiling)}" if ceiling is not None else ""))
+        parts.append(f"spent {say.money(spent)}" + (f" of {say.money(ceiling)}" if ceiling is not None else "") + then)
     return " · ".join(parts)
+
+
+def _is_old(question: Question, now_us: int) -> bool:
+    """Whether it was not asked just now: what it says of the run is of the time when it was asked."""
+    return question.status is not QuestionStatus.OPEN or now_us - question.created_us >= _JUST_NOW_US
 
 
 def _told(question: Question, width: int) -> list[str]:
@@ -109,13 +135,15 @@ def _told(question: Question, width: int) -> list[str]:
     return [_wrap(say.one_line(line), width) for line in question.text.splitlines() if say.one_line(line)]
 
 
-def _block(question: Question, now_us: int, width: int) -> list[str]:
+def _block(question: Question, now_us: int, width: int, meanwhile: Meanwhile | None) -> list[str]:
     """What is known: done, failed, next, and the values of the record."""
     context = _map(question.context)
     done = [d for d in map(_done, _list(context.get("done"))) if d]
-    steps = [say.humanise(_text(n)) for n in _list(context.get("next")) if _text(n)]
+    steps = [say.coming(_text(n)) for n in _list(context.get("next")) if _text(n)]
+    since = meanwhile.done if meanwhile is not None else 0
     rows = [
         ("Done", " · ".join(_fold(done, "more steps"))),
+        ("Since", f"{since:,} more {'result' if since == 1 else 'results'} since it was asked" if since else ""),
         *(("Failed" if i == 0 else "", f) for i, f in enumerate(_fold(_failures(context, now_us), "more"))),
         ("Next", say.in_order(steps, most=5)),
         ("Record", "" if _proposed(question) else " · ".join(_facts(context.get("facts")))),
@@ -164,7 +192,8 @@ def _value_lines(path: str, texts: list[str], left: int, width: int) -> list[str
 
 
 def _fold(items: list[str], more: str, most: int = 5) -> list[str]:
-    return items if len(items) <= most else [*items[:most], f"… {len(items) - most} {more}"]
+    left = len(items) - most
+    return items if left <= 0 else [*items[:most], f"… {left} {more if left != 1 else more.removesuffix('s')}"]
 
 
 def _done(item: object) -> str:

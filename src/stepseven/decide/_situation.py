@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.model import Option
 

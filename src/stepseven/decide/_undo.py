@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, run_name
 from stepseven.model import Option

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide.plan import UNKNOWN, Coming, Do, Drifted, Met, Observed, Path, PlannedStep, Price, Standing
 from stepseven.decide.prices import CHILD, child
@@ -16,8 +17,7 @@ RUN = "run"  #: the line of a question that holds the whole run
 LIMIT = "limit"  #: the line of a question about a limit
 CONTINUE = "continue"
 IF_ELSE = "only if what comes before gives another result"
-_ASKS = frozenset({"run.ask", "run.approve"})
-_WAITS = frozenset({"run.sleep", "run.wait_for"})  # they cost nothing, and are no work
+_ASKS, _WAITS = frozenset({"run.ask", "run.approve"}), frozenset({"run.sleep", "run.wait_for"})  # neither costs: they are no work
 _PARTICULAR = re.compile(r"[“\"'][^”\"']*[”\"']|\S*[/\\]\S*|\S*\d\S*")  # what tells two reasons of one kind apart
 _APPROVED = "a person approves it first"
 _ENDED = ("done", "failed", "cancelled")
@@ -25,9 +25,7 @@ _AWAITED = {
     "person": "waiting for a person", "timer": "waiting for a time", "child": "waiting for another run",
     "effect": "waiting for the outcome of a write", "circuit": "waiting for a service", "event": "waiting for an event",
 }  # fmt: skip
-_LEFT_OF = {"usd": " of the run's limit", "client_usd_per_day": " of the client's day", "steps": " of the run's limit"}
-_NEAR = 1e-9  # sums of floats are not exact
-_FREE = Price(usd=0.0, usd_most=0.0, seconds=0.0)
+_FREE = Price(usd=0.0, usd_most=0.0, seconds=0.0, tokens=0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,13 +49,15 @@ class _Line:
     questions_maybe: int = 0
     usd: float | None = None  # of a reuse: what it has cost
     seconds: float | None = None
+    tokens: int | None = None
     cost_usd: float | None = None  # declared for one try
     cost_seconds: float | None = None
     tries: int = 1
+    anew: bool = False  # what waits for somebody in its own code begins from its top after each answer
 
     def declare(self, call: Met | Coming) -> None:
         """One more call; the dearest counts."""
-        self.tries = max(self.tries, call.tries)
+        self.tries, self.anew = max(self.tries, call.tries), self.anew or call.anew
         self.cost_usd = _larger(self.cost_usd, call.cost_usd)
         self.cost_seconds = _larger(self.cost_seconds, call.cost_seconds)
 
@@ -79,23 +79,39 @@ def way(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
     """See ``plan.priced``."""
     lines = _lines(observed)
     expected = _expected(lines, observed, prices)
-    steps = [_planned(line, about, _price(line, prices)) for line, about in zip(lines, expected, strict=True)]
     unseen = _unseen(observed)
+    asks, waits = _asked_at_most(lines, unseen), sum(line.certain + line.maybe for line in lines if line.step in _WAITS)
+    begins = None if asks is None else 1 + asks + waits
+    steps = [_planned(line, about, _price(line, prices), begins) for line, about in zip(lines, expected, strict=True)]
     tells = any(price.calls is not None for price in prices.values())
     if unseen and tells:
         steps += _as_before(prices, {line.price_of for line in lines})
     running = [s for s in steps if s.do is not Do.REUSE]
     dark = bool(unseen) and not tells
-    started = any(line.do is Do.RUN and line.step.startswith(CHILD) for line in lines)  # what those runs ask is not seen here
-    endless = bool(unseen) or started or any(line.many and (line.questions or line.questions_maybe) for line in lines)
+
+    def expected_of(what: str) -> float | None:
+        return None if dark else _sum(getattr(s, what) for s in running)
+
     return Path(
         name=name, steps=tuple(steps), questions=sum(line.questions for line in lines),
-        questions_at_most=None if endless else sum(line.questions + line.questions_maybe for line in lines),
-        usd=None if dark else _sum(s.usd for s in running),
+        questions_at_most=asks,
+        usd=expected_of("usd"), seconds=expected_of("seconds"), tokens=expected_of("tokens"),
+        usd_p90=expected_of("usd_p90"), seconds_p90=expected_of("seconds_p90"), tokens_p90=expected_of("tokens_p90"),
         usd_at_most=None if unseen else _sum(s.usd_at_most for s in steps),
-        seconds=None if dark else _sum(s.seconds for s in running),
+        usd_at_most_known=round(sum(s.usd_at_most or 0 for s in steps), 6), unbounded=tuple(_unbounded(steps, unseen)),
         unknown=(*unseen, *_unpriced(steps, bounded=not unseen)),
     )  # fmt: skip
+
+
+def _asked_at_most(lines: Sequence[_Line], unseen: Sequence[str]) -> int | None:
+    started = any(line.do is Do.RUN and line.step.startswith(CHILD) for line in lines)  # what those runs ask is not seen here
+    endless = bool(unseen) or started or any(line.many and (line.questions or line.questions_maybe) for line in lines)
+    return None if endless else sum(line.questions + line.questions_maybe for line in lines)
+
+
+def _unbounded(steps: Sequence[PlannedStep], unseen: Sequence[str]) -> dict[str, None]:
+    """The names of what may cost any amount."""
+    return dict.fromkeys((*(s.step for s in steps if s.usd_at_most is None), *((UNKNOWN,) if unseen else ())))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -122,12 +138,12 @@ def _lines(observed: Observed) -> list[_Line]:
         line = made.get(key)
         if line is None:
             line = made[key] = _Line(step=m.name, do=m.do, why=m.why, effect=m.effect, price_of=_priced_as(m), new=m.new)
-            line.free = m.do is Do.ASK and (not alone or _is_no_step(m.name))
+            line.free = m.do is Do.ASK and (not alone or is_no_step(m.name))
         _meet(line, m, alone=alone)
     if observed.broke is not None:
         why = f"the workflow breaks off here: {observed.broke}"
         body = made["broke",] = _Line(step="run.body", do=Do.ASK, why=why, price_of="run.body", new=False, free=True)
-        body.count(maybe=False, asks=True)
+        body.count(maybe=any(m.name == "run.body" for m in observed.met), asks=True)  # it is asked already: once more, at most
     for c in observed.coming:
         line = _come(made, c, stale=c.name in observed.stale)
         if line is not None and c.text is not None and c.text in standing and c.maybe:
@@ -142,6 +158,7 @@ def _meet(line: _Line, m: Met, *, alone: bool) -> None:
     line.summary = m.question or m.summary or line.summary
     if m.do is Do.REUSE:
         line.usd, line.seconds = _plus(line.usd, m.usd), _plus(line.seconds, m.seconds)
+        line.tokens = line.tokens if m.tokens is None else (line.tokens or 0) + m.tokens
         if not m.maybe:
             line.certain += 1
             return
@@ -154,7 +171,7 @@ def _priced_as(m: Met) -> str:
     return child(m.key.partition("=")[0]) if m.name == CHILD and "=" in m.key else m.name
 
 
-def _is_no_step(name: str) -> bool:
+def is_no_step(name: str) -> bool:
     return (name.startswith("run.") and name != CHILD) or name in (RUN, LIMIT)
 
 
@@ -223,6 +240,9 @@ def _as_before(prices: Mapping[str, Price], listed: set[str]) -> list[PlannedSte
         PlannedStep(
             step=name, do=Do.RUN, why="as in earlier runs", count=0, at_most=None, about=price.calls, maybe=True, new=True,
             usd=_times(price.usd, price.calls), seconds=_times(price.seconds, price.calls), n=price.n,
+            tokens=_times(price.tokens, price.calls), usd_p90=_times(_high(price.usd_p90, price.usd), price.calls),
+            seconds_p90=_times(_high(price.seconds_p90, price.seconds), price.calls),
+            tokens_p90=_times(_high(price.tokens_p90, price.tokens), price.calls),
         )
         for name, price in prices.items()
         if price.calls and name not in listed and not name.startswith(CHILD)
@@ -238,27 +258,38 @@ def _price(line: _Line, prices: Mapping[str, Price]) -> Price:
         return _FREE
     seen, declared = _seen(line.price_of, prices), line.cost_usd
     most = None if declared is None else max(declared * line.tries, seen.usd_seen or 0.0)
-    if most is None and seen.n and seen.usd_seen == 0:
+    if most is None and (seen.n or seen.here) and seen.usd_seen == 0:
         most = 0.0
     return replace(
-        seen, usd=declared if seen.usd is None else seen.usd, usd_most=most, declared=declared is not None,
+        seen, usd=declared if seen.usd is None else seen.usd, usd_most=most,
         seconds=(line.cost_seconds or None) if seen.seconds is None else seen.seconds,
     )  # fmt: skip
 
 
-def _planned(line: _Line, about: float | None, price: Price) -> PlannedStep:
+def _planned(line: _Line, about: float | None, price: Price, begins: int | None) -> PlannedStep:
+    """*begins*: how often the code of a call that waits for somebody is begun at most; ``None``: not known."""
     calls = line.certain + line.maybe
+    begun = None if line.many or (line.anew and begins is None) else calls * (begins or 1 if line.anew else 1)
     if line.do is Do.REUSE:
-        most = _times(price.usd_most, line.maybe) if line.maybe else 0.0
+        most = _times(price.usd_most, begun and begun - line.certain) if line.maybe else 0.0
         return PlannedStep(
-            step=line.step, do=line.do, why=line.why, count=calls, at_most=calls, about=calls, maybe=line.maybe > 0, new=False,
-            usd=line.usd, usd_at_most=most, seconds=line.seconds, summary=line.summary, effect=line.effect,
+            step=line.step, do=line.do, why=line.why, count=calls, at_most=begun if line.maybe else calls, about=calls,
+            maybe=line.maybe > 0, new=False, usd=line.usd, usd_at_most=most, seconds=line.seconds,
+            summary=line.summary, effect=line.effect, tokens=None if line.tokens is None else float(line.tokens),
         )  # fmt: skip
     return PlannedStep(
-        step=line.step, do=line.do, why=line.why, count=line.certain, at_most=None if line.many else calls, about=about,
+        step=line.step, do=line.do, why=line.why, count=line.certain, at_most=begun, about=about,
         maybe=line.certain == 0, new=line.new, usd=_times(price.usd, about), n=price.n, summary=line.summary, effect=line.effect,
-        usd_at_most=_times(price.usd_most, None if line.many else calls), seconds=_times(price.seconds, about),
+        usd_at_most=_times(price.usd_most, begun), seconds=_times(price.seconds, about),
+        tokens=_times(price.tokens, about), usd_each=price.usd, usd_p90=_times(_high(price.usd_p90, price.usd), about),
+        seconds_p90=_times(_high(price.seconds_p90, price.seconds), about),
+        tokens_p90=_times(_high(price.tokens_p90, price.tokens), about),
     )  # fmt: skip
+
+
+def _high(p90: float | None, usual: float | None) -> float | None:
+    """What nine in ten calls do not exceed; of what was never seen, what is declared."""
+    return usual if p90 is None else p90
 
 
 def _times(each: float | None, count: float | None) -> float | None:
@@ -292,11 +323,12 @@ def _unpriced(steps: Sequence[PlannedStep], *, bounded: bool) -> list[str]:
     if often:
         told.append(f"how often {_names(often)} {_runs(often)}")
     if costs:
-        told.append(f"what {_names(costs)} {'costs' if len(costs) == 1 else 'cost'}")
+        unseen = " (no cost= declared, and never seen)" if bounded else ""  # without the code nobody can say that
+        told.append(f"what {_names(costs)} {'costs' if len(costs) == 1 else 'cost'}{unseen}")
     if endless:
         told.append(f"how often {_names(endless)} may run")
     if open_:
-        told.append(f"what {_names(open_)} can cost at most: no Cost is declared")
+        told.append(f"what {_names(open_)} can cost at most (no cost= declared)")
     return told
 
 
@@ -313,11 +345,11 @@ def _runs(steps: Mapping[str, None]) -> str:
 
 def with_questions(path: Path, run: Standing, drift: Sequence[Drifted]) -> Path:
     """Add what is asked before anything runs: what moved, and open questions that the code did not meet."""
-    met = [say.one_line(s.summary).rstrip("….") for s in path.steps if s.do is Do.ASK and s.summary]
+    met = {say.one_line(s.summary).rstrip("…."): None for s in path.steps if s.do is Do.ASK and s.summary}
     first = [
         PlannedStep(step=RUN, do=Do.ASK, why="asked, and not answered yet", usd=0.0, usd_at_most=0.0, seconds=0.0, summary=text)
         for text in run.questions
-        if not any(say.one_line(text).startswith(told) for told in met)
+        if (line := say.one_line(text)).rstrip("….") not in met and not any(map(line.startswith, met))
     ]
     if run.asks and drift:
         what = say.listing([d.key for d in drift if d.read] or [d.key for d in drift])
@@ -329,28 +361,6 @@ def with_questions(path: Path, run: Standing, drift: Sequence[Drifted]) -> Path:
     return replace(
         path, steps=(*first, *path.steps), questions=path.questions + len(first),
         questions_at_most=None if most is None else most + len(first),
-    )  # fmt: skip
-
-
-def with_limits(path: Path, left: Mapping[str, float]) -> Path:
-    """Add what is asked where a limit is reached, or may be: one question about each, if it is raised far enough."""
-    work = [s for s in path.steps if s.do is not Do.REUSE or s.maybe]
-    calls = [s for s in work if not _is_no_step(s.step) and (s.do is not Do.ASK or s.effect == "irreversible")]
-    needs = {"steps": (_sum(s.about for s in calls), _sum(s.at_most for s in calls))}
-    asked: list[PlannedStep] = []
-    for what, room in left.items():
-        expected, most = needs.get(what, (path.usd, path.usd_at_most))
-        if not calls or (most is not None and most <= room + _NEAR):
-            continue
-        certain = expected is not None and expected > room + _NEAR
-        asked.append(PlannedStep(
-            step=LIMIT, do=Do.ASK, count=int(certain), about=int(certain), maybe=not certain, new=True, usd=0.0, usd_at_most=0.0,
-            seconds=0.0, summary=f"{say.quantity(what, max(0.0, room))} left{_LEFT_OF[what]}",
-        ))  # fmt: skip
-    most = path.questions_at_most
-    return replace(
-        path, steps=(*path.steps, *asked), questions=path.questions + sum(s.count for s in asked),
-        questions_at_most=None if most is None else most + len(asked),
     )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import readable
 from stepseven.model import Decision, FactChange, Previous
 

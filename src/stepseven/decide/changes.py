@@ -8,23 +8,25 @@ so which names stand for one step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 
+MAP = "run.map/"  # before the name of what is mapped, so that a function is not taken for a step of the same name
 ALIKE = 0.6  # of difflib's ratio: what its documentation calls a close match; pull_tickets and fetch_tickets have 0.72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A step that the run has something on record of.
+    """A step that the run has something on record of, or a map: what is in its items.
 
     Attributes:
-        name: its name then.
-        count: how many of its calls are done.
+        name: its name then; of a map ``MAP`` and what its items are named after.
+        count: how many of its calls are done; of a map, how many items have begun.
         writes: it changes something outside.
+        inside: what its code called (a step's own, or that of a map's items) changed something that a new name would do again.
         usd: what it has cost, in US dollars; 0: nothing, or nobody knows.
         arguments: the names of what it was called with; ``None``: not kept.
         told: in a few words what is there: a summary, a receipt.
@@ -38,14 +40,20 @@ class Kept:
     arguments: frozenset[str] | None = None
     told: str = ""
     doubt: bool = False
+    inside: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """Whether something would be there twice if it ran again under another name."""
+        return self.writes or self.inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A step that the source calls.
+    """A step that the source calls, or something that it maps.
 
     Attributes:
-        name: its name now.
+        name: its name now; of a map as in ``Kept``.
         writes: it changes something outside.
         arguments: the names of what identifies its calls; ``None``: not known here.
         renamed_from: the names it had before, as declared.
@@ -66,7 +74,7 @@ class Source:
     """What a workflow's code calls, as far as it can be read.
 
     Attributes:
-        steps: those the workflow calls, and those that its steps call.
+        steps: those the workflow calls, and those that its steps call; and what it maps.
         unseen: it calls something that cannot be read, so that a step that is not among these may still be called.
     """
 
@@ -96,7 +104,7 @@ class Pair:
 
     def line(self) -> dict[str, Any]:
         """As it is kept with the question."""
-        return {"old": self.old.name, "to": self.to, "others": list(self.others), "writes": self.old.writes}
+        return {"old": self.old.name, "to": self.to, "others": list(self.others), "writes": self.old.acts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +186,8 @@ def compare(
         fresh = [k for k in fresh if ahead is None or k.name not in ahead]
     pairs = () if source.unseen else _pairs(gone, fresh, said.other, changed=changed)
     return Changes(
-        changed=changed, new=tuple(k.name for k in fresh) if changed and ahead is not None else (), gone=tuple(gone),
+        changed=changed, new=tuple(k.name for k in fresh if not is_map(k.name)) if changed and ahead is not None else (),
+        gone=tuple(gone),
         renamed=tuple(renamed), said=tuple(by_word), pairs=pairs, unseen=source.unseen and bool(gone),
     )  # fmt: skip
 
@@ -192,7 +201,7 @@ def _pairs(gone: Sequence[Kept], fresh: Sequence[Known], other: frozenset[tuple[
         )
         for old in gone
     }
-    unlike = [old for old in gone if not old.writes and not _alone(old, found, gone)]
+    unlike = [old for old in gone if not old.acts and not _alone(old, found, gone)]
     for old in unlike:  # a read under quite another name is taken for the same only where there is no choice
         found[old.name] = [k for k in found[old.name] if _ratio(old.name, k.name) >= ALIKE]
     ranked = sorted((-_likeness(old, k), old.name, k.name) for old in gone for k in found[old.name])
@@ -213,18 +222,18 @@ def _could_be(old: Kept, new: Known, *, changed: bool) -> bool:
 
     A read is found by its inputs: with other arguments it runs anyway, and a result that the new one cannot read is no use to it.
     """
-    if old.writes != new.writes:
+    if old.writes != new.writes or is_map(old.name) != is_map(new.name):
         return False
     same = old.arguments is None or new.arguments is None or old.arguments == new.arguments
     if not changed:
-        return old.writes and same and _ratio(old.name, new.name) >= ALIKE
-    return old.writes or (same and old.name not in new.cannot_read)
+        return old.acts and same and _ratio(old.name, new.name) >= ALIKE
+    return old.writes or (same and (old.inside or old.name not in new.cannot_read))
 
 
 def _alone(old: Kept, found: Mapping[str, Sequence[Known]], gone: Sequence[Kept]) -> bool:
     """Whether a step that is gone, and the one it could be, are the only pair of reads."""
     here = found[old.name]
-    return len(here) == 1 and not any(here[0] in found[g.name] for g in gone if g.name != old.name and not g.writes)
+    return len(here) == 1 and not any(here[0] in found[g.name] for g in gone if g.name != old.name and not g.acts)
 
 
 def _likeness(old: Kept, new: Known) -> float:
@@ -233,7 +242,17 @@ def _likeness(old: Kept, new: Known) -> float:
 
 
 def _ratio(a: str, b: str) -> float:
-    return SequenceMatcher(None, a.lower(), b.lower(), autojunk=False).ratio()
+    return SequenceMatcher(None, shown(a).lower(), shown(b).lower(), autojunk=False).ratio()
+
+
+def is_map(name: str) -> bool:
+    """Whether it is the name of something that is mapped, and of no step."""
+    return name.startswith(MAP)
+
+
+def shown(name: str) -> str:
+    """A name as it stands in the code."""
+    return name.removeprefix(MAP)
 
 
 # -- what was said ------------------------------------------------------------------------------------------------------------
@@ -303,15 +322,16 @@ def all_said(answered: Iterable[tuple[Any, Any]]) -> Said:
 def sentences(c: Changes) -> tuple[str, ...]:
     """What is worth knowing of the changes, and needs nobody."""
     told = [f"“{now}” is called “{before}” on record, and goes on with that." for before, now in c.renamed]
-    told += [f"“{now}” goes on with the record of “{before}”, as a person said." for before, now in c.said]
+    told += [f"“{shown(now)}” goes on with the record of “{shown(before)}”, as a person said." for before, now in c.said]
     asked = {p.old.name for p in c.pairs}
-    left = [k for k in c.gone if k.name not in asked]
+    left = [k for k in c.gone if k.name not in asked and not is_map(k.name)]  # of a map's items their own steps tell
     if c.unseen and left:
         names = say.listing([f"“{k.name}”" for k in left])
         told.append(f"I do not see {names} in the code any more; it may still be called where I cannot read it.")
     else:
         told += [_left(k) for k in left if k.writes]
-        reads = [f"“{k.name}”" for k in left if not k.writes]
+        told += [f"“{k.name}” was begun; the code no longer has it." for k in left if not k.writes and not k.count]
+        reads = [f"“{k.name}”" for k in left if not k.writes and k.count]
         told += [f"Not in the code any more: {say.listing(reads)}. What it gave is kept, and not used."] if reads else []
     new = [f"“{n}”" for n in c.new if n not in {n for p in c.pairs for n in (p.to, *p.others)}]
     told += [f"New in the code: {say.listing(new)}."] if new else []

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -54,7 +53,7 @@ _BY_HAND = (Retryable, Fixable, Fatal)
 _SEVERITY = (Handling.DEFERRAL, Handling.RETRYABLE, Handling.FIXABLE, Handling.FATAL)
 _DEEPEST = 10  #: contexts of contexts and groups in groups
 _FOREIGN = ("site-packages", "dist-packages")
-_OURS = (str(PurePath(__file__).parent.parent), sysconfig.get_paths()["stdlib"])  #: not the user's code
+_OURS = tuple(str(PurePath(file).parent.parent) for file in (__file__, re.__file__))  #: not the user's code: nor Python's
 _VARYING = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f][0-9a-f-]{7,}\b|\d+", re.IGNORECASE)
 
 

@@ -8,9 +8,9 @@ that no longer holds counts as changed to "not known".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide.plan import Drifted
 

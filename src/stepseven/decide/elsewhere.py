@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from stepseven._dataclass import dataclass
 
 FILE = "file"
 S3 = "s3"
@@ -156,10 +157,10 @@ def _covers(entry: str, url: str) -> bool:
     if scheme == S3:
         (bucket, _, prefix), (mine, _, key) = entry[5:].partition("/"), url[5:].partition("/")
         return bool(bucket) and bucket == mine and _below(key, prefix)
-    rule, asked = urlsplit(entry), urlsplit(url)
     try:
+        rule, asked = urlsplit(entry), urlsplit(url)
         same = bool(rule.hostname) and rule.hostname == asked.hostname and _port(rule) == _port(asked)
-    except ValueError:  # no number
+    except ValueError:  # no URL, or a port that is no number
         return False
     return same and "@" not in rule.netloc and _below(asked.path.removeprefix("/"), rule.path.removeprefix("/"))
 

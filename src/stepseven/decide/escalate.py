@@ -14,7 +14,8 @@ from stepseven.decide import _phrases as say
 from stepseven.decide import _tries as how
 from stepseven.decide._changed import code
 from stepseven.decide._doubt import approve, conflict, receipt, unknown_outcome
-from stepseven.decide._sheet import render
+from stepseven.decide._rekeyed import other_key
+from stepseven.decide._sheet import Meanwhile, render
 from stepseven.decide._situation import (
     Alternative,
     Done,
@@ -38,6 +39,7 @@ __all__ = [
     "Alternative",
     "Done",
     "Draft",
+    "Meanwhile",
     "Receipt",
     "Situation",
     "Tried",
@@ -50,6 +52,7 @@ __all__ = [
     "failure",
     "limit",
     "looked_at",
+    "other_key",
     "poison",
     "receipt",
     "render",

@@ -8,7 +8,8 @@ value, and what was said before a decision is settled by it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from stepseven._dataclass import dataclass
 
 Origin = tuple[str, str]  # the kind, and which one of it
 

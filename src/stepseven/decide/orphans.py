@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any
+
+from stepseven._dataclass import dataclass
 
 UNKNOWN = "unknown"
 
@@ -31,10 +33,10 @@ class Price:
         usd: US dollars, the median of earlier runs or as declared; ``None``: nobody knows.
         usd_p90: the ninth tenth of earlier runs. usd_seen: the most that one call was seen to cost.
         usd_most: what no call can exceed by what is declared, all its tries together; ``None``: nothing is declared.
-        seconds, seconds_p90: the same for its time.
-        n: in how many earlier runs it was seen.
+        seconds, seconds_p90: the same for its time; tokens, tokens_p90: for its tokens.
+        n: in how many earlier runs it was seen; 0: declared, or seen in this run only.
+        here: only earlier calls in this run tell what it costs.
         calls: how often an earlier run called it, the median; ``calls_most``: the most.
-        declared: ``usd`` was declared, and not only seen.
     """
 
     usd: float | None = None
@@ -43,10 +45,12 @@ class Price:
     usd_most: float | None = None
     seconds: float | None = None
     seconds_p90: float | None = None
+    tokens: float | None = None
+    tokens_p90: float | None = None
     n: int = 0
+    here: bool = False
     calls: float | None = None
     calls_most: int | None = None
-    declared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class Met:
         cost_usd, cost_seconds: declared for one try. tries: how many it may take.
         new: nothing of it was on record.
         question: its question's text, where a person is asked.
+        anew: its own code may wait for somebody, and begins from its top after that.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Met:
     tries: int = 1
     new: bool = False
     question: str | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class Coming:
         maybe: under a condition, or after something that may end the run.
         effect, cost_usd, cost_seconds, tries: as declared.
         text: what an ``ask`` says, where that stands in the source.
+        anew: as of ``Met``.
     """
 
     name: str
@@ -107,6 +114,7 @@ class Coming:
     cost_seconds: float | None = None
     tries: int = 1
     text: str | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +151,9 @@ class PlannedStep:
         count: calls that are certain. at_most: with those that may be; ``None``: not known before.
         about: how many are expected, where earlier runs tell; ``None``: nobody knows.
         maybe: it depends on what is not known yet. new: nothing of it is on record.
-        usd, seconds: expected in all; of a reuse: what is not spent again. ``None``: not known.
-        usd_at_most: more than that it does not cost; ``None``: not known before.
+        usd, seconds, tokens: expected in all; of a reuse: what is not spent again. ``None``: not known.
+        usd_p90, seconds_p90, tokens_p90: if each call costs and takes what nine in ten do not exceed.
+        usd_each: what one call is expected to cost. usd_at_most: more than that all do not cost; ``None``: not known before.
         n: from how many earlier runs the price is; 0: declared, or unknown.
         summary: what is there, or what is asked.
         effect: ``write``, ``irreversible`` or ``None``.
@@ -161,6 +170,11 @@ class PlannedStep:
     usd: float | None = None
     usd_at_most: float | None = None
     seconds: float | None = None
+    tokens: float | None = None
+    usd_p90: float | None = None
+    seconds_p90: float | None = None
+    tokens_p90: float | None = None
+    usd_each: float | None = None
     n: int = 0
     summary: str | None = None
     effect: str | None = None
@@ -173,9 +187,13 @@ class Path:
     Attributes:
         name: ``continue`` (as it stands; what moved is kept as the run knows it) or ``refresh`` (with what is so now).
         steps: line by line.
-        questions, usd, seconds: expected. ``None``: not known.
-        questions_at_most, usd_at_most: the upper bound, as long as nothing fails that did not fail before;
-            ``None``: there is none.
+        questions, usd, seconds, tokens: expected. ``None``: not known.
+        usd_p90, seconds_p90, tokens_p90: if each call costs and takes what nine in ten do not exceed.
+        questions_at_most, usd_at_most: the upper bound, every try of every call counted. A new failure, and a step that goes over
+            its cost, can add to it. ``None``: there is none.
+        usd_at_most_known: the same of all that has a bound: what *unbounded* may cost comes on top.
+        unbounded: names of the steps whose cost has no bound, because their price or how often they run is not known;
+            ``unknown``: something that cannot be seen.
         unknown: what cannot be seen before, in words.
         cheapest: this one is chosen if nobody says otherwise.
     """
@@ -186,7 +204,13 @@ class Path:
     questions_at_most: int | None = 0
     usd: float | None = 0.0
     usd_at_most: float | None = 0.0
+    usd_at_most_known: float = 0.0
+    unbounded: tuple[str, ...] = ()
     seconds: float | None = 0.0
+    tokens: float | None = 0.0
+    usd_p90: float | None = 0.0
+    seconds_p90: float | None = 0.0
+    tokens_p90: float | None = 0.0
     unknown: tuple[str, ...] = ()
     cheapest: bool = False
 
@@ -203,6 +227,7 @@ class Plan:
         drift: what moved while the run waited. notes: what is worth knowing and needs nobody: new and removed steps, other facts.
         questions: open questions that a person has to answer before it goes on, in words.
         looked_us: when.
+        chosen: what would be chosen at the resume, as it takes it (``approach``, ``skip``, ``rerun``, ``drift``); empty: nothing.
     """
 
     run_id: str
@@ -217,7 +242,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     looked_us: int = 0
-    also: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """As the command line shows it."""
@@ -263,7 +288,7 @@ class Standing:
         looked_us: when it was looked at.
         questions: the texts of its open questions.
         asks: a person is asked about what moved before it goes on.
-        left: what is left of its limits, by their names: ``usd``, ``client_usd_per_day``, ``steps``.
+        left: what is left of its limits, by their names: the fields of ``Limits``, in their units.
         broke_off: nobody executes it any more, although it says that it runs.
     """
 
@@ -298,7 +323,8 @@ def plan(
         drift: what moved.
         notes: what else is worth knowing.
     """
-    from stepseven.decide._ways import cheapest, headline, with_limits, with_questions
+    from stepseven.decide._plan_limits import with_limits
+    from stepseven.decide._ways import cheapest, headline, with_questions
 
     ways = [with_questions(with_limits(priced(name, seen, prices), run.left), run, drift) for name, seen in observed.items()]
     best = cheapest(ways)
@@ -313,11 +339,11 @@ def plan(
 def priced(name: str, observed: Observed, prices: Mapping[str, Price]) -> Path:
     """One way to done, line by line, with what it costs.
 
-    Expected is what certain calls cost, each at the median of earlier runs, else as declared; of calls that may come, as many as
-    earlier runs made. The upper bound is what is declared for every try of every call that is certain or may come, or more, if a
-    call was seen to cost more. It holds as long as nothing fails that did not fail before (a failure asks, and an answer may
-    grant new tries), and as long as no call reports more than it declares. A step that declares nothing is bounded only if
-    earlier runs have it, and none of them reported a cost: by nothing, as far as that is known.
+    Expected is what certain calls cost, each at the median of earlier runs (of a step that only this run has, at that of its own
+    calls), else as declared; of calls that may come, as many as earlier runs made. The upper bound is what is
+    declared for every try of every call that is certain or may come, or more, if a call was seen to cost more. A new failure can
+    add to it (it asks, and an answer may grant new tries), and a call that reports more than it declares. A step that declares
+    nothing is bounded only if it was seen, and never reported a cost: by nothing, as far as that is known.
 
     Time is that of work, one call after the other: what waits for people, times or other systems is not in it.
     """

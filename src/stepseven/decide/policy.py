@@ -5,9 +5,9 @@ Pure: the same rows give the same move, so a crash between any two of them chang
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus
 
 MAX_DEFERRALS = 5  # DESIGN §6: "not now" is believed five times and for 15 minutes

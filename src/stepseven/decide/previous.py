@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.model import (
     Changes,
     Decision,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from statistics import median
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.plan import Price
 
 CHILD = "run.start"
@@ -19,10 +20,11 @@ def child(workflow: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a step in an earlier run: micro-USD with its failed tries, and microseconds; ``None``: not known."""
+    """One call of a step in an earlier run: micro-USD and tokens with its failed tries, and microseconds; ``None``: not known."""
 
     uusd: int | None
     us: int | None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,18 @@ def prices(runs: Iterable[Earlier]) -> dict[str, Price]:
     return {name: _price(name, earlier) for name in names}
 
 
+def with_own(found: Mapping[str, Price], own: Earlier) -> dict[str, Price]:
+    """The prices, and of steps that no earlier run has those of a run's *own* calls: not how often they are called."""
+    mine = prices([replace(own, done=False)])
+    here = {name: replace(price, n=0, here=True) for name, price in mine.items() if own.calls.get(name)}
+    return {**here, **found}
+
+
 def _price(name: str, earlier: Sequence[Earlier]) -> Price:
     calls = [call for run in earlier for call in run.calls.get(name, ())]
     uusd = sorted(call.uusd for call in calls if call.uusd is not None)
     us = sorted(call.us for call in calls if call.us is not None)
+    tokens = sorted(call.tokens for call in calls if call.tokens is not None)
     counts = [run.counts.get(name, 0) for run in earlier if run.done and (not run.cut or name in run.counts)]
     cut = any(run.done and run.cut for run in earlier)
     return Price(
@@ -65,6 +75,8 @@ def _price(name: str, earlier: Sequence[Earlier]) -> Price:
         usd_seen=uusd[-1] / 1e6 if uusd else None,
         seconds=median(us) / 1e6 if us else None,
         seconds_p90=p90(us) / 1e6 if us else None,
+        tokens=float(median(tokens)) if tokens else None,
+        tokens_p90=float(p90(tokens)) if tokens else None,
         n=sum(bool(run.calls.get(name) or run.counts.get(name)) for run in earlier),
         calls=float(median(counts)) if counts else None,
         calls_most=max(counts) if counts and not cut else None,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from stepseven._dataclass import dataclass
 
 REMEMBERED = 8  # other sources of one workflow that a worker keeps in mind: as many deploys back
 

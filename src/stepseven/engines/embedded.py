@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from stepseven._dataclass import dataclass
 from stepseven.engines._signals import stopped_by_signals
 from stepseven.errors import StoreUnavailable
 from stepseven.runtime.driver import Driver

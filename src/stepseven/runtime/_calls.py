@@ -10,14 +10,15 @@ import asyncio
 import functools
 import inspect
 import types
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.plan import Coming
 from stepseven.model import EffectKind
 from stepseven.runtime import _tables as tables
-from stepseven.runtime._notes import Notes, TooMuch
+from stepseven.runtime._notes import Mapped, Notes
 from stepseven.runtime._source import Piece, piece_of
 from stepseven.runtime._values import (
     FOREIGN,
@@ -75,6 +76,7 @@ class Args:
         return [*self.positional, *self.named.values(), *(() if self.rest is None else (self.rest,))]
 
 
+_WAITING = ("run.ask", "run.approve", "run.sleep", "run.wait_for", "run.start")
 _inner: WeakKeyDictionary[Step[Any, Any], tuple[Coming, ...]] = WeakKeyDictionary()
 
 
@@ -142,8 +144,9 @@ class Calls(Notes):
         made = coming_of(step, self.at(node))
 
         def go() -> Value:
-            self.add(made)
-            for inner in self.inside(step):
+            inside = self.inside(step)
+            self.add(replace(made, anew=any(map(may_wait, inside))))
+            for inner in inside:
                 self.add(inner)
             return typed(returned(step.fn), self.home)
 
@@ -169,7 +172,7 @@ class Calls(Notes):
         node = ast.Pass(lineno=0)
         try:
             self.consume(self.call(value, Args(rest=FOREIGN), node), node)
-        except (TooMuch, RecursionError):
+        except Exception:  # noqa: BLE001 - too much to read; or what an object of the user's raises when it is looked at
             self.muted = False
             self.unknown(node)
 
@@ -286,6 +289,7 @@ class Calls(Notes):
         if name == "map":
             fn, items = args.get(0, "step") or OPAQUE, args.get(1, "items") or OPAQUE
             item = self.iterate(items, node)
+            self.mapped(fn, args.named.get("key", args.rest))
 
             def each() -> Value:
                 with self.under(many=True):
@@ -307,6 +311,13 @@ class Calls(Notes):
             return about
 
         return self.pending(go, ("run", node))
+
+    def mapped(self, fn: Value, key: Value | None) -> None:
+        """Note what is mapped, and under which keys."""
+        given = [] if key is None else key.options if isinstance(key, Some) else [key]
+        for name in (_called(one) for one in (fn.options if isinstance(fn, Some) else (fn,))):
+            texts = [_text(one, name) for one in given] or [name]
+            self.maps.update((Mapped(name, text), None) for text in texts if not self.muted)
 
     # -- awaiting, iterating --------------------------------------------------------------------------------------------
 
@@ -530,6 +541,11 @@ class Calls(Notes):
         raise NotImplementedError
 
 
+def may_wait(coming: Coming) -> bool:
+    """Whether the run may be put away at a call, until somebody answers or something happens."""
+    return coming.name.startswith(_WAITING) or coming.effect == "irreversible" or coming.anew
+
+
 def coming_of(step: Step[Any, Any], where: str) -> Coming:
     """A call of a step, with what is declared of it."""
     o = step.settings
@@ -548,6 +564,26 @@ def defined(fn: types.FunctionType, piece: Piece) -> Def:
     defaults = {n: lift(v) for n, v in zip(positional[len(positional) - len(given) :], given, strict=True)}
     defaults.update({n: lift(v) for n, v in (fn.__kwdefaults__ or {}).items()})
     return Def(piece, Scope(names, None, fn.__globals__), defaults, fn)
+
+
+def _called(fn: Value) -> str:
+    """The name of a function or a step as ``run.map`` takes it; empty where it cannot be seen."""
+    if isinstance(fn, Bound):
+        return _called(fn.target)
+    if isinstance(fn, Declared):
+        return fn.name
+    if isinstance(fn, Def):
+        return str(getattr(fn.node, "name", ""))
+    if isinstance(fn, Is):
+        return fn.obj.name if isinstance(fn.obj, Step) else str(getattr(fn.obj, "__name__", ""))
+    return ""
+
+
+def _text(key: Value, name: str) -> str:
+    """A key that stands in the source; *name*: of what is mapped, which counts where none is given."""
+    if isinstance(key, Is) and (key.obj is None or isinstance(key.obj, str)):
+        return name if key.obj is None else key.obj
+    return ""
 
 
 def _content(cell: types.CellType) -> Value:

@@ -6,12 +6,24 @@ import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepseven.decide.plan import UNKNOWN, Coming
 from stepseven.runtime._values import Pending, Scope, Value
 
 BUDGET = 20_000  # nodes that one reading looks at
+
+
+class Mapped(NamedTuple):
+    """A call of ``run.map`` in the source.
+
+    Attributes:
+        function: what is mapped, by name; empty: it cannot be seen.
+        key: what its items' branches are named after; empty: that is put together when it runs.
+    """
+
+    function: str
+    key: str
 
 
 class TooMuch(Exception):
@@ -25,6 +37,7 @@ class Notes:
         self.home = home  # the workflow's package
         self.in_step = in_step  # a step's own code: what it waits for is its own affair, but for steps
         self.out: list[Coming] = []
+        self.maps: dict[Mapped, None] = {}  # in order, each once
         self.many = self.maybe = 0
         self.muted = False
         self.left = BUDGET

@@ -9,10 +9,12 @@ import ast
 import functools
 import linecache
 import opcode
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
+
+from stepseven._dataclass import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Span = tuple[int, int, int, int]  # first and last line, first and last column, as code objects say it

@@ -10,15 +10,15 @@ import dataclasses
 import functools
 import inspect
 import sys
-import sysconfig
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.runtime._source import Function, Piece
 from stepseven.runtime.binding import hints_of
 from stepseven.runtime.declared import Step
@@ -277,9 +277,6 @@ def lift(obj: Any, *, sure: bool = False) -> Value:
 
 
 _OURS = PurePath(__file__).parent.parent
-_LIBRARIES = tuple(
-    {PurePath(p) for name, p in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
 _mentions: dict[int, tuple[Any, bool]] = {}
 
 
@@ -289,10 +286,18 @@ def ours(file: str) -> bool:
     return PurePath(file).is_relative_to(_OURS)
 
 
+@functools.cache
+def _libraries() -> tuple[PurePath, ...]:
+    import sysconfig  # reads a large table, for which few processes have a use
+
+    paths = sysconfig.get_paths().items()
+    return tuple({PurePath(p) for name, p in paths if name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
 @functools.lru_cache(maxsize=4096)
 def _in_library(file: str) -> bool:
     path = PurePath(file)
-    return file.startswith("<frozen") or any(path.is_relative_to(p) for p in _LIBRARIES) or "site-packages" in path.parts
+    return file.startswith("<frozen") or any(path.is_relative_to(p) for p in _libraries()) or "site-packages" in path.parts
 
 
 def foreign(file: str | None, module: str | None, names: dict[str, Any], home: str) -> bool:

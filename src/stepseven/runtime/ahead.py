@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePath
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.plan import UNKNOWN, Coming
 from stepseven.runtime import _standing as at_
 from stepseven.runtime._blocks import Reader
-from stepseven.runtime._calls import Args, coming_of
+from stepseven.runtime._calls import Args, coming_of, may_wait
 from stepseven.runtime._names import merged
-from stepseven.runtime._notes import BUDGET
+from stepseven.runtime._notes import BUDGET, Mapped
 from stepseven.runtime._values import HANDLE, OPAQUE, foreign, lift, ours, typed
 from stepseven.runtime.binding import call_plain, hints_of
 from stepseven.runtime.calls import Call
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.waits import frames, made_of
+
+if TYPE_CHECKING:
+    from stepseven.runtime.declared import Step
 
 _ALIKE = 32  # tasks at one place whose names stand for different things: more are not read one by one
 
@@ -44,7 +48,7 @@ class Ahead:
     coming: tuple[Coming, ...] = ()
 
 
-_wholes: WeakKeyDictionary[Workflow[Any, Any], tuple[Coming, ...]] = WeakKeyDictionary()
+_wholes: WeakKeyDictionary[Workflow[Any, Any], tuple[tuple[Coming, ...], tuple[Mapped, ...]]] = WeakKeyDictionary()
 
 
 def whole(workflow: Workflow[Any, Any]) -> tuple[Coming, ...]:
@@ -53,12 +57,21 @@ def whole(workflow: Workflow[Any, Any]) -> tuple[Coming, ...]:
     What comes before its body (``client_record=``, ``requires=``) comes first. Calls of one helper made twice are listed
     twice; of a loop each call once, as ``many``.
     """
+    return _read_whole(workflow)[0]
+
+
+def maps(workflow: Workflow[Any, Any]) -> tuple[Mapped, ...]:
+    """What a workflow maps over items, each once, in the order of its source."""
+    return _read_whole(workflow)[1]
+
+
+def _read_whole(workflow: Workflow[Any, Any]) -> tuple[tuple[Coming, ...], tuple[Mapped, ...]]:
     found = _wholes.get(workflow)
     if found is None:
         reader = Reader(_home(workflow))
         read_before(reader, workflow)
         read_body(reader, workflow)
-        found = _wholes[workflow] = tuple(reader.out)
+        found = _wholes[workflow] = tuple(reader.out), tuple(reader.maps)
     return found
 
 
@@ -70,16 +83,6 @@ def after(tasks: Iterable[asyncio.Task[Any]], *, home: str | None = None) -> tup
         home: the workflow's package; default: that of each task's outermost code.
     """
     return look(tasks, home=home).coming
-
-
-def after_frames(standing: Sequence[FrameType | Standing], *, home: str | None = None) -> tuple[Coming, ...]:
-    """What may come after where one chain of frames stands.
-
-    Args:
-        standing: outermost first; with the instruction where that is not the frame's own (a traceback's).
-        home: the workflow's package.
-    """
-    return _look([_chain(standing)], home).coming
 
 
 def after_error(error: BaseException, *, home: str | None = None) -> Ahead:
@@ -95,6 +98,16 @@ def after_error(error: BaseException, *, home: str | None = None) -> Ahead:
 def names(comings: Iterable[Coming]) -> list[str]:
     """The steps, in order, once each; ``unknown`` once, where something cannot be seen. Without the handle's own calls."""
     return list(dict.fromkeys(c.name for c in comings if not c.name.startswith("run.")))
+
+
+def begins_anew(step: Step[Any, Any]) -> bool:
+    """Whether a step's own code may wait for somebody: then it runs from its top once more after that."""
+    return any(map(may_wait, inside(step)))
+
+
+def inside(step: Step[Any, Any]) -> tuple[Coming, ...]:
+    """What a step's own code may call."""
+    return Reader(str(step.fn.__module__).partition(".")[0]).inside(step)
 
 
 def look(tasks: Iterable[asyncio.Task[Any]], *, home: str | None = None) -> Ahead:
@@ -151,8 +164,8 @@ def _reading(reader: Reader, read: Any, node: Any) -> None:
 # -- from where the code stands -------------------------------------------------------------------------------------------
 
 
-def _chain(standing: Iterable[FrameType | Standing]) -> list[Standing]:
-    return [one if isinstance(one, tuple) else (one, one.f_lasti) for one in standing]
+def _chain(standing: Iterable[FrameType]) -> list[Standing]:
+    return [(frame, frame.f_lasti) for frame in standing]
 
 
 def _look(chains: Iterable[list[Standing]], home: str | None) -> Ahead:

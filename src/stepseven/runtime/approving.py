@@ -8,9 +8,9 @@ it was made with.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import escalate
 from stepseven.errors import NotRecordable, Refused
 from stepseven.model import EffectKind, QuestionKind

@@ -14,6 +14,7 @@ from stepseven.runtime import outline
 from stepseven.runtime.pins import pin, pinned
 from stepseven.runtime.previous import previous
 from stepseven.store.redact import mask
+from stepseven.transitions import family
 from stepseven.transitions.state import question_of
 
 if TYPE_CHECKING:
@@ -49,15 +50,20 @@ def brief(ex: Execution, branch: str, key: str, max_tokens: int) -> str:
     """
 
     def make() -> str:
-        row = ex.store.read_now(lambda tx: tx.one(tx.sql.checkpoint, {"id": ex.hold.run_id}))
-        assert row is not None  # the run is ours  # noqa: S101
+        told = ex.store.read_now(lambda tx: _checkpoint(ex, tx))
         following, remaining = outline.ahead(ex)  # in the row it is as it was when the run was last put away
-        document = {**json.loads(row["document"]), "next_step": following, "remaining": remaining}
+        document = {**told, "next_step": following, "remaining": remaining}
         return briefs.brief(_masked(document), previous(ex), max_tokens)
 
     if max_tokens < 1:
         raise ValueError(f"run.brief: max_tokens={max_tokens}: at least 1")
     return str(_once(ex, branch, BRIEF, key, make))
+
+
+def _checkpoint(ex: Execution, tx: Tx) -> dict[str, Any]:
+    row = tx.one(tx.sql.checkpoint, {"id": ex.hold.run_id})
+    assert row is not None  # the run is ours  # noqa: S101
+    return family.document(tx, ex.hold.run_no, row["document"])
 
 
 def open_questions(ex: Execution, branch: str, key: str) -> list[Question]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
+
+from stepseven._dataclass import dataclass
 
 if TYPE_CHECKING:
     from stepseven.runtime.declared import Step

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import escalate
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
 from stepseven.runtime import asking, kinship
@@ -164,9 +165,9 @@ def room(ex: Execution, what: str, needs: float, others_uusd: int = 0, *, runnin
 
 
 async def left(ex: Execution) -> dict[str, float]:
-    """What is left of the limits on money and steps, in their units; without one that a person is being asked about."""
+    """What is left of each limit, in its unit; without one that a person is being asked about."""
     found: dict[str, float] = {}
-    for what in ("usd", "client_usd_per_day", "steps"):
+    for what in WHATS:
         if ex.limits is not None and getattr(ex.limits, what) is not None and _open(ex, what) is None:
             others = await _others_today(ex) if what == "client_usd_per_day" else 0
             found[what] = ceiling(ex, what) - used(ex, what, others)

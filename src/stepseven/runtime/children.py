@@ -10,10 +10,10 @@ import asyncio
 import contextvars
 import json
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import Refused, StepFailed, TooLarge
 from stepseven.model import QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import ceilings

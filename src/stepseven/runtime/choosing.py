@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.plan import UNKNOWN
-from stepseven.errors import InvalidChoice, NotRecordable, SecretFound, TooLarge, UnknownWorkflow
+from stepseven.errors import InvalidArgument, InvalidChoice, NotRecordable, SecretFound, TooLarge, UnknownWorkflow
 from stepseven.model import QuestionKind, RunStatus
-from stepseven.runtime import ahead, known
+from stepseven.runtime import ahead, checks, known
+from stepseven.runtime.calls import inner_branch
 from stepseven.runtime.declared import Step
 from stepseven.runtime.procedure import code_of
 from stepseven.store.codec import canonical, free_text
@@ -17,7 +19,7 @@ from stepseven.store.redact import find_secret
 from stepseven.transitions import recoveries
 from stepseven.transitions.questions import REFUSED
 from stepseven.transitions.recoveries import AS_WRITTEN, INTERNAL, Chosen, Drift
-from stepseven.transitions.state import load
+from stepseven.transitions.state import load, outwards
 
 if TYPE_CHECKING:
     from stepseven.runtime.procedure import Workflow
@@ -50,31 +52,45 @@ def wanted(
     *,
     approach: Mapping[str, str] | None,
     skip: Mapping[str, Any] | None,
-    rerun: Sequence[str],
+    rerun: Collection[str] | None,
     drift: str | None,
     by: str | None,
 ) -> Wanted:
-    """What was given to ``resume``, as far as it can be checked without the run.
+    """What was given to ``resume`` or ``plan``, as far as it can be checked without the run.
 
     Raises:
-        InvalidChoice: it cannot be meant so. TypeError: it is of another shape.
+        InvalidChoice: it cannot be meant so. InvalidArgument: the run's id, or who chooses, is no text.
     """
-    for given, what in ((approach, "approach={step: label}"), (skip, "skip={step: value}")):
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"resume takes {what}, not {given!r}")
-    again = (rerun,) if isinstance(rerun, str) else tuple(rerun)
+    checks.text("run_id", run_id, checks.RUN)
+    checks.text_or_none("by", by, "say who chooses, as text")
+    try:
+        tried = checks.named("approach", approach, "{step: label}")
+        skipped = checks.named("skip", skip, "{step: value}")
+        for name, label in tried.items():
+            checks.text(f"approach[{name!r}]", label, "give the label of one of its approaches, as text")
+        again = _steps(rerun)
+    except InvalidArgument as misfit:
+        raise InvalidChoice(run_id, str(misfit)) from misfit
     if drift not in (None, *_DRIFTS):
-        raise InvalidChoice(run_id, f"drift={drift!r} is neither 'keep' nor 'refresh'")
-    both = sorted({*(approach or {})} & {*(skip or {})})
+        raise InvalidChoice(run_id, f"drift={checks.shown(drift)} is neither 'keep' nor 'refresh'")
+    both = sorted({*tried} & {*skipped})
     if both:
         raise InvalidChoice(run_id, f"{both[0]!r} is to be tried and to be skipped: choose one of the two")
-    for name, label in (approach or {}).items():
-        if not label:
-            raise InvalidChoice(run_id, f"approach={{{name!r}: {label!r}}}: give the label of one of its approaches")
     return Wanted(
-        approach=dict(approach or {}), skip=dict(skip or {}), rerun=tuple(dict.fromkeys(again)),
+        approach=tried, skip=skipped, rerun=again,
         drift=drift, by=None if by is None else free_text(by, 300),  # type: ignore[arg-type]  # one of the two
     )  # fmt: skip
+
+
+def _steps(rerun: Any) -> tuple[str, ...]:
+    """The steps to be made anew; a single name is one of them."""
+    if rerun is None:
+        return ()
+    if isinstance(rerun, str):
+        rerun = (rerun,)
+    if not isinstance(rerun, Collection) or isinstance(rerun, Mapping | bytes | bytearray):
+        raise checks.refused("rerun", rerun, "give a list of steps")
+    return tuple(dict.fromkeys(checks.text("rerun", name, "give the names of steps, as texts") for name in rerun))
 
 
 def settle(tx: Tx, wanted: Wanted, loaded: Loaded, workflow: Workflow[Any, Any]) -> Chosen:
@@ -273,7 +289,22 @@ class _Look:
         found = {r.name for r in self.records(name)}
         if not found:
             raise self.refuse(f"{name} has no result yet, so there is nothing to make anew: it runs when it is reached")
+        write = self._inside_done(name)
+        if write is not None:
+            raise self.refuse(
+                f"{name} was called by {write}, which is done, and a write is done once: nothing would ask for {name} again. "
+                f"To have both done anew call {write} with another key, or start a new run"
+            )
         return tuple(n for n in self.names(name) if n in found)
+
+    def _inside_done(self, name: str) -> str | None:
+        """The write that called it, if all its results are of writes that are done: these are not entered any more."""
+        writes = {
+            inner_branch(r.branch, r.name, r.key): r.name
+            for r in self.loaded.records.values() if r.effect is not None and r.state == "done"
+        }  # fmt: skip
+        homes = [next((writes[b] for b in outwards(r.branch) if b in writes), None) for r in self.records(name)]
+        return homes[0] if homes and None not in homes else None
 
 
 __all__ = ["Wanted", "ended", "foreseen", "settle", "wanted"]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import policy
 from stepseven.errors import NotRecordable
 from stepseven.model import QuestionStatus
 from stepseven.runtime.calls import inner_branch
 from stepseven.transitions import recoveries
 from stepseven.transitions.questions import REFUSED
-from stepseven.transitions.recoveries import AS_WRITTEN, Chosen
-from stepseven.transitions.state import choice_of
+from stepseven.transitions.recoveries import AS_WRITTEN, Chosen, Drift
+from stepseven.transitions.state import choice_of, outwards
 
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
@@ -46,24 +46,9 @@ class Wish:
     at_us: int
 
 
-def merged(rows: Sequence[Row]) -> Chosen:
-    """What is in force of all that was chosen: the newest about each step, and about drift what the open recovery says."""
-    approach: dict[str, str] = {}
-    skip: dict[str, str] = {}
-    rerun: dict[str, None] = {}
-    last = Chosen()
-    for row in rows:
-        last = recoveries.chosen_of(row)
-        for name in (*last.rerun, *last.approach, *last.skip):
-            approach.pop(name, None)
-            skip.pop(name, None)
-        approach.update(last.approach)
-        skip.update(last.skip)
-        rerun.update(dict.fromkeys(last.rerun))
-    drift = next((d for r in reversed(rows) if r["ended_us"] is None and (d := recoveries.chosen_of(r).drift)), None)
-    return Chosen(
-        approach=approach, skip=skip, rerun=tuple(rerun), drift=drift, as_of_seq=last.as_of_seq, tried=last.tried, by=last.by
-    )  # fmt: skip
+def of_drift(rows: Sequence[Row]) -> Drift | None:
+    """What was chosen about facts that moved, by the recovery under way."""
+    return next((d for r in reversed(rows) if r["ended_us"] is None and (d := recoveries.chosen_of(r).drift)), None)
 
 
 def wishes(rows: Iterable[Row]) -> dict[str, Wish]:
@@ -95,7 +80,7 @@ def about(ex: RunMemory, call: Call) -> Wish | None:
 
 def _newest(ex: RunMemory, key: RecordKey) -> int:
     """The place of the newest record of a call that answers no more."""
-    return max((r.seq for r in ex.older if (r.branch, r.name, r.key) == key), default=0)
+    return max((r.seq for r in ex.older_of(key)), default=0)
 
 
 def asked(ex: Execution, call: Call, rows: Sequence[Row], made: Sequence[policy.Asked]) -> tuple[policy.Asked, ...]:
@@ -157,20 +142,13 @@ def with_inner(records: Sequence[Record], wanted: Sequence[Record]) -> Iterator[
     if not wanted:
         return
     called = {inner_branch(r.branch, r.name, r.key) for r in wanted}
-    homes = {branch for r in wanted for branch in _around(r.branch)}
+    homes = {branch for r in wanted for branch in outwards(r.branch)}
     again = {id(r) for r in wanted}
     for record in records:
-        inside = any(branch in called for branch in _around(record.branch))
+        inside = any(branch in called for branch in outwards(record.branch))
         calls_it = inner_branch(record.branch, record.name, record.key) in homes
         if record.effect is None and (id(record) in again or inside or calls_it):
             yield record
-
-
-def _around(branch: str) -> Iterator[str]:
-    """A branch, and those around it."""
-    while branch:
-        yield branch
-        branch = branch.rpartition("/")[0]
 
 
 # -- the end of a recovery ------------------------------------------------------------------------------------------------

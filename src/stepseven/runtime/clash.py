@@ -1,17 +1,21 @@
-"""Two calls under one key that say different things: the same, a second one, or stop? A person decides.
+"""A write that may have been done before, with other values or under another key: the same, a second one, or stop?
 
-Three ways to get here: it was done before with other inputs; the probe found something else under our key; an earlier step
-gave another result than last time, so that a new key may mean a thing that was done already.
+A person decides.
+
+Ways to get here: it was done before with other inputs; the probe found something else under our key; an earlier step gave another
+result than last time, or the code changed, so that a new key may mean a thing that was done already (``rekeyed``).
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
+from stepseven.errors import NotRecordable
 from stepseven.model import EffectState, QuestionKind
-from stepseven.runtime import approving, asking, doubt, reading, remembering, sending, writing
+from stepseven.runtime import approving, asking, codechange, doubt, reading, rekeyed, remembering, sending, writing
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
 from stepseven.transitions.effects import REFUSED_RESULT, Claim
@@ -19,9 +23,13 @@ from stepseven.transitions.offering import offer
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
+    from stepseven.decide.escalate import Draft
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
+    from stepseven.runtime.rekeyed import Before
     from stepseven.store.base import Row, Tx
+    from stepseven.transitions.effects import Intent
 
 
 # -- the same key, other inputs -------------------------------------------------------------------------------------------
@@ -50,7 +58,7 @@ async def conflict(ex: Execution, call: Call, held: Claim) -> sending.Sent:
         receipt = None
     sent = held.approved or held.arguments
     first = json.loads(sent) if sent else None
-    row = await _asked(ex, call, held, first, receipt, "it has the same key")
+    row = await _asked(ex, call, held, first, receipt, "both have one key, so they should be one thing")
     if row is None:
         return sending.Sent()
     if choice_of(json.loads(row["answer"])) == "second":
@@ -94,8 +102,7 @@ async def found_other(ex: Execution, call: Call, held: Claim, found: Any) -> sen
 
 async def _asked(ex: Execution, call: Call, held: Claim, first: dict[str, Any] | None, receipt: Any, reason: str) -> Row | None:
     """The answered question; ``None`` if it was taken back. "stop" does not return."""
-    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, _key(call, held)), [])
-    row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
+    row = asked_about(ex, call, held)
     if row is None:
         draft = escalate.conflict(
             asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
@@ -104,6 +111,16 @@ async def _asked(ex: Execution, call: Call, held: Claim, first: dict[str, Any] |
         draft.context["generation"] = held.generation
         row = await asking.store(ex, QuestionKind.CONFLICT, _key(call, held), draft, branch=call.branch, step=call.key[1])
     return await _answered(ex, call, row)
+
+
+def asked_about(ex: Execution, call: Call, held: Claim) -> Row | None:
+    """What was asked about *call* and a claim under its key: open, or answered."""
+    return _standing(ex, call, _key(call, held))
+
+
+def _standing(ex: Execution, call: Call, key: str) -> Row | None:
+    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, key), [])
+    return rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
 
 
 def _wanted(ex: Execution, call: Call) -> str:
@@ -137,44 +154,147 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
 
 # -- another key, after something changed ---------------------------------------------------------------------------------
 
-_OTHER_RESULT = "an earlier step gave another result than last time"
+_OTHER_RESULT = "its key is another one now, because an earlier step gave another result than last time"
 _ONCE = "once"  # the key of a write without one
 
 
-async def after_change(ex: Execution, call: Call) -> sending.Sent | None:
+async def after_change(ex: Execution, call: Call, intent: Intent) -> sending.Sent | None:
     """A receipt of this step stands that nobody asked for, and something says that this may be the same thing: ask.
 
-    An earlier step gave another result than last time; or a person said that it had another name, and its key is another kind.
+    An earlier step gave another result than last time; the code changed; or a person said that it had another name, and its key
+    is another kind. What was said is obeyed from its row. ``None``: go on, nobody has to say anything.
     """
+    if call.key in ex.records:
+        return None
+    row = said(ex, call) or await _ask_after_result(ex, call) or await _ask_after_code(ex, call, intent)
+    if row is None:
+        return None
+    before = await about(ex, call, row)
+    if row["status"] == "open" and before is not None and before.used:  # it was asked for since: then this is another one
+        ex.remember_question(await ex.withdraw(row["id"]))
+        return sending.Sent()
+    answered = await _answered(ex, call, row)
+    if answered is None:
+        return sending.Sent()
+    if before is not None and before.record is not None:
+        before.record.used = True
+    if choice_of(json.loads(answered["answer"])) != "same":
+        return None
+    return sending.Sent(done=True, value=await _same(ex, call, before, answered))
+
+
+def said(ex: RunMemory, call: Call) -> Row | None:
+    """The question whether a call is the same as what is on record under another key: open, or answered."""
+    prefix = f"{call.key[1]}/{call.key[2]}/"
+    found = None
+    for (branch, kind, key), rows in ex.questions.items():
+        mine = kind == QuestionKind.CONFLICT.value and branch == call.branch and key.startswith(prefix)
+        if mine and rows[-1]["status"] in ("open", "answered") and key == f"{prefix}{rekeyed.replaced_by(rows[-1])}":
+            found = rows[-1]
+    return found
+
+
+async def about(ex: Execution, call: Call, row: Row) -> Before | None:
+    """What is on record of what such a question is about; ``None``: nothing any more."""
+    claims = await ex.store.read(lambda tx: rekeyed.claims_of(ex, tx))
+    return rekeyed.named(ex, call, rekeyed.replaced_by(row) or "", claims)
+
+
+async def asked_for(ex: Execution, call: Call) -> None:
+    """The code asks for what is on record: whether another call is the same as that, nobody has to say any more."""
+    for (branch, kind, _), rows in list(ex.questions.items()):
+        if kind == QuestionKind.CONFLICT.value and branch == call.branch and rows[-1]["status"] == "open":
+            row = rows[-1]
+            if rekeyed.replaced_by(row) == call.key[2] and row["step"] in rekeyed.names_of(ex, call):
+                ex.remember_question(await ex.withdraw(row["id"]))
+                ex.wake_question(row["id"])
+
+
+async def _same(ex: Execution, call: Call, before: Before | None, row: Row) -> Any:
+    """It is the same thing, says a person: the first receipt is this call's result, too."""
+    claim = None if before is None else before.claim
+    text = None if before is None else rekeyed.receipt_of(ex, before)
+    if text is None:
+        text = json.dumps(json.loads(row["context"]).get("receipt"))
+    held = None if claim is None else await ex.store.read(lambda tx: effects.look(tx, claim["claim_id"]))
+    if held is not None and text.startswith('{"' + REFUSED_RESULT):
+        return await writing.missing_receipt(ex, call, held, json.loads(text)[REFUSED_RESULT])
+    try:
+        return await _keep_first(ex, call, text, row)
+    except NotRecordable as misfit:
+        if held is None:
+            raise
+        return await writing.missing_receipt(ex, call, held, str(misfit))
+
+
+async def _ask_after_result(ex: Execution, call: Call) -> Row | None:
+    """Ask where an earlier step gave another result, or where a renamed step has another kind of key."""
+    found = unasked(ex, call)
+    if found is None:
+        return None
+    old, reason = found
+    draft = escalate.conflict(
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
+        first=await ex.store.read(lambda tx: _first_arguments(tx, call, old)), now=json.loads(_wanted(ex, call)),
+        receipt=json.loads(ex.result_text(old) or "null"), reason=reason,
+    )  # fmt: skip
+    return await _store(ex, call, draft, old.key)
+
+
+async def _ask_after_code(ex: Execution, call: Call, intent: Intent) -> Row | None:
+    """Ask where the code changed, and calls it under another key. One call after the other, each about another receipt."""
+    if not rekeyed.worth_a_look(ex, call):
+        return None
+    lane = ("rekeyed", call.branch, call.step.name)
+    await ex.take_lane(lane)
+    try:
+        before = await _settled_before(ex, call, intent)
+        return None if before is None else await _ask_about(ex, call, before)
+    finally:
+        ex.free_lane(lane)
+
+
+async def _settled_before(ex: Execution, call: Call, intent: Intent) -> Before | None:
+    """What was done under another key. What may have been is found out about first."""
+    before = await rekeyed.find(ex, call, intent)
+    while before is not None and before.doubt:
+        await rekeyed.find_out(ex, before)
+        found = await rekeyed.find(ex, call, intent)
+        if found is not None and found.doubt and found.key == before.key:  # another run is finding out about it
+            await sending.busy(ex, call)
+        before = found
+    return before
+
+
+async def _ask_about(ex: Execution, call: Call, before: Before) -> Row:
+    if bool(ex.codes) and await ex.store.read(partial(codechange.newer_lives, ex)):
+        ex.release(f"a worker with newer code of {ex.workflow.name} lives, and takes it")
+        await ex.forever()
+    receipt = json.loads(rekeyed.receipt_of(ex, before) or "null")
+    draft = escalate.other_key(
+        asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
+        keys=(before.key, call.key[2]), first=before.arguments, now=json.loads(_wanted(ex, call)),
+        receipt=None if isinstance(receipt, dict) and REFUSED_RESULT in receipt else receipt,
+    )  # fmt: skip
+    return await _store(ex, call, draft, before.key)
+
+
+async def _store(ex: Execution, call: Call, draft: Draft, replaces: str) -> Row:
+    draft.context["replaces"] = replaces
+    key = f"{call.key[1]}/{call.key[2]}/{replaces}"
+    return await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.key[1])
+
+
+def unasked(ex: Execution, call: Call) -> tuple[Record, str] | None:
+    """A receipt under another key that nobody asked for, and why it may be the same thing as *call*, in words."""
     if call.key in ex.records:
         return None
     old, reason = _unasked(ex, call, call.key[1]) if ex.other_before(call.branch) else None, _OTHER_RESULT
     for name in ex.renamed.get(call.step.name, ()) if old is None else ():
         found = _unasked(ex, call, name)
         if found is not None and (found.key == _ONCE) != (call.key[2] == _ONCE):
-            old, reason = found, f"it was called {name} then, and its key was made otherwise"
-    if old is None or old.effect is None:
-        return None
-    key = f"{call.key[1]}/{call.key[2]}/{old.key}"
-    rows = ex.questions.get((call.branch, QuestionKind.CONFLICT.value, key), [])
-    row = rows[-1] if rows and rows[-1]["status"] in ("open", "answered") else None
-    text = ex.result_text(old) or "null"
-    if row is None:
-        first = await ex.store.read(lambda tx: _first_arguments(tx, call, old))
-        draft = escalate.conflict(
-            asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call), first=first,
-            now=json.loads(_wanted(ex, call)), receipt=json.loads(text),
-            reason=reason,
-        )  # fmt: skip
-        draft.context["replaces"] = old.key
-        row = await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.key[1])
-    answered = await _answered(ex, call, row)
-    if answered is None:
-        return sending.Sent()
-    old.used = True
-    if choice_of(json.loads(answered["answer"])) != "same":
-        return None
-    return sending.Sent(done=True, value=await _keep_first(ex, call, text, answered))
+            old, reason = found, f"it was called {name} then, and its key was made in another way"
+    return None if old is None or old.effect is None else (old, reason)
 
 
 def _unasked(ex: Execution, call: Call, name: str) -> Record | None:

@@ -14,29 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import _phrases as say
 from stepseven.decide import changes, escalate
-from stepseven.decide.changes import Changes, Kept, Known, Source
+from stepseven.decide.changes import MAP, Changes, Kept, Known, Source
 from stepseven.decide.plan import UNKNOWN
 from stepseven.errors import NotRecordable
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus
-from stepseven.runtime import ahead, asking, known
+from stepseven.runtime import ahead, asking, inside, known
 from stepseven.store.codec import free_text
-from stepseven.transitions import questions, renaming, taking
+from stepseven.transitions import renaming, taking
 from stepseven.transitions.offering import UNDO
-from stepseven.transitions.state import choice_of
+from stepseven.transitions.recoveries import INTERNAL
+from stepseven.transitions.state import Record, choice_of
 from stepseven.transitions.taking import Wanting
 
 if TYPE_CHECKING:
     from stepseven.decide.plan import Coming
     from stepseven.runtime.declared import Step
+    from stepseven.runtime.inside import Inside
     from stepseven.runtime.lifecycle import Lifecycle
     from stepseven.runtime.memory import RunMemory
     from stepseven.runtime.procedure import Workflow
     from stepseven.store.base import Row, Tx
-    from stepseven.transitions.state import Record
 
 CODE = QuestionKind.CODE.value
-_INTERNAL = ("run.", "client.")
 _AHEAD = "code_ahead"  # in the question's context
+PASSED_BY = "run.passed_by"  # name of the record of what the run's code has and did not come to
 
 
 # -- before the body begins ---------------------------------------------------------------------------------------------------
@@ -59,19 +60,18 @@ async def settle(ex: Lifecycle) -> bool:
         return True
     pairs = look(ex).pairs
     if asked is None and not ex.recovery:  # whatever the reads are, they only cost; a write under another name is done twice
-        pairs = tuple(p for p in pairs if p.old.writes)
+        pairs = tuple(p for p in pairs if p.old.acts)
     wanted = any(p.to is not None for p in pairs)
     if asked is None and not wanted:
         return True
-    if await ex.store.read(partial(_newer_lives, ex)):
+    if await ex.store.read(partial(newer_lives, ex)):
         ex.release(f"a worker with newer code of {ex.workflow.name} lives, and takes it")
         return False
     if asked is not None and wanted and _lines(asked) == [p.line() for p in pairs]:
         ex.idle(asked)
         return False
-    if asked is not None:
-        question_id, now = asked["id"], ex.now_us()
-        ex.remember_question(await ex.write(lambda tx: questions.withdraw(tx, ex.hold, question_id, now), durable=True))
+    if asked is not None and not await ex.withdrawn(asked["id"]):
+        return await settle(ex)
     if not wanted:
         return True
     draft = escalate.code(asking.situation(ex), pairs)
@@ -81,9 +81,20 @@ async def settle(ex: Lifecycle) -> bool:
 
 
 def _looks(ex: RunMemory) -> bool:
-    """Whether this execution compares: a recovery does, and whoever has other code than the run was executed with last."""
+    """Whether this execution compares: a recovery does, and whoever has other code than the run was executed with last.
+
+    Whoever goes on after a worker with the same new code has died, too: that one may not have come to it.
+    """
     other = ex.code_before is not None and ex.code_before != ex.workflow.digest
-    return (ex.recovery or other) and ex.workflow.name != UNDO
+    begun = (ex.broke_off and bool(ex.codes)) or _unexecuted(ex)
+    return (ex.recovery or other or begun) and ex.workflow.name != UNDO
+
+
+def _unexecuted(ex: RunMemory) -> bool:
+    """Whether this code took the run before, and nothing that it did is on record: it may only have asked something first."""
+    if not ex.codes or ex.codes[-1].digest != ex.workflow.digest:
+        return False
+    return all(r.seq <= ex.codes[-1].seq or r.name.startswith(INTERNAL) for r in ex.records.values())
 
 
 def _open(ex: RunMemory) -> Row | None:
@@ -96,13 +107,47 @@ def _lines(row: Row) -> Any:
 
 
 def _ahead(ex: RunMemory, asked: Row | None) -> Any:
-    """The steps that the older code had ahead: kept with an open question, since the newer code puts the run away with it."""
+    """What the older code had: kept with an open question, since the newer code puts the run away with it."""
     if asked is not None:
         return json.loads(asked["context"]).get(_AHEAD)
-    return None if ex.run["remaining"] is None else json.loads(ex.run["remaining"])
+    return None if ex.run["remaining"] is None else [*json.loads(ex.run["remaining"]), *_passed_by(ex)]
 
 
-def _newer_lives(ex: RunMemory, tx: Tx) -> bool:
+def _passed_by(ex: RunMemory) -> list[str]:
+    record = ex.records.get(("", PASSED_BY, "steps"))
+    return [] if record is None else list(json.loads(record.result or "[]"))
+
+
+def passed_by(ex: RunMemory, remaining: Collection[str]) -> Record | None:
+    """What the code of a run that is put away has, besides what is on record or ahead: in newer code that is nothing new.
+
+    That is what stands in a branch that the run did not take. Only code that was executed says so: what is asked about newer
+    code is asked before that is.
+
+    Args:
+        ex: the run.
+        remaining: the steps that are kept as being ahead.
+
+    Returns:
+        A record to be written; ``None``: nothing, or it is on record.
+    """
+    met = (*ex.counts, *(name for _, name, _ in ex.attempts))
+    if ex.left is None or ex.workflow.name == UNDO or all(name.startswith(INTERNAL) for name in met):
+        return None  # where no step is on record, none can be gone
+    have = names(ex.workflow)
+    mapped = {MAP + inside.base(r.key) for r in ex.records.values() if r.name == "run.map" and '"of": 0' not in (r.result or "")}
+    wanted, kept = have - {*remaining, *ex.counts, *mapped}, frozenset(_passed_by(ex))
+    if wanted <= kept <= have:
+        return None
+    now, key = ex.now_us(), ("", PASSED_BY, "steps")
+    return Record(
+        id=ex.next_id(), branch="", name=PASSED_BY, key="steps", generation=ex.generation(key), state="done",
+        result=json.dumps(sorted(wanted)), started_us=now, ended_us=now,
+    )  # fmt: skip
+
+
+def newer_lives(ex: RunMemory, tx: Tx) -> bool:
+    """Whether a living worker has newer code of this workflow: what this one does not know is left to that."""
     worker, digest = ex.services.worker, ex.workflow.digest
     w = Wanting(worker=worker.id, digests={ex.workflow.name: digest}, gone=worker.gone)
     return taking.left_to_newer(tx, w, ex.now_us())
@@ -129,7 +174,7 @@ def look(ex: RunMemory) -> Changes:
     source, steps = _source(ex.workflow)
     asked = _open(ex)
     other = ex.code_before is not None and ex.code_before != ex.workflow.digest
-    changed = asked is not None or ex.broke_off or other
+    changed = asked is not None or ex.broke_off or other or _unexecuted(ex)
     compare = partial(changes.compare, said=renaming.said(ex.questions), changed=changed, ahead=_ahead(ex, asked))
     kept = _kept(ex, claims=changed)
     found = compare(kept, source)
@@ -140,14 +185,19 @@ def look(ex: RunMemory) -> Changes:
 
 
 def names(workflow: Workflow[Any, Any]) -> frozenset[str]:
-    """The names of the steps that a workflow's code calls, and those its steps call, as far as they can be read."""
-    return frozenset(_called(workflow)[0])
+    """The names of the steps that a workflow's code calls, those its steps call, and what it maps, as far as they can be read."""
+    return frozenset((*_called(workflow)[0], *_mapped(workflow)))
+
+
+def _mapped(workflow: Workflow[Any, Any]) -> tuple[str, ...]:
+    """What a workflow maps, each once, as it is named beside steps."""
+    return tuple(dict.fromkeys(MAP + inside.base(m.key) for m in ahead.maps(workflow) if m.key))
 
 
 def _called(workflow: Workflow[Any, Any]) -> tuple[dict[str, Coming], bool]:
     """The steps, by name; and whether something is called that cannot be read."""
     comings = ahead.whole(workflow)
-    steps = {c.name: c for c in comings if c.name != UNKNOWN and not c.name.startswith(_INTERNAL)}
+    steps = {c.name: c for c in comings if c.name != UNKNOWN and not c.name.startswith(INTERNAL)}
     return steps, any(c.name == UNKNOWN for c in comings)
 
 
@@ -155,7 +205,8 @@ def _source(workflow: Workflow[Any, Any]) -> tuple[Source, dict[str, Step[Any, A
     """What the code calls; and the steps by name, ``None`` where a name is several steps' in this process."""
     called, unseen = _called(workflow)
     steps = {name: known.find(name, workflow.fn.__module__) for name in called}
-    return Source(steps=tuple(_known(c, steps[name]) for name, c in called.items()), unseen=unseen), steps
+    known_ = (*(_known(c, steps[name]) for name, c in called.items()), *(Known(name=name) for name in _mapped(workflow)))
+    return Source(steps=known_, unseen=unseen), steps
 
 
 def _known(coming: Coming, step: Step[Any, Any] | None) -> Known:
@@ -175,7 +226,7 @@ def _with_types(ex: RunMemory, source: Source, steps: dict[str, Step[Any, Any] |
     texts = {name: text for name, r in newest.items() if (text := ex.result_text(r)) is not None}
 
     def misfits(step: Step[Any, Any] | None) -> Iterable[str]:
-        if step is None or step.settings.writes:
+        if step is None or step.settings.writes:  # none: of a map
             return
         for name, text in texts.items():
             try:
@@ -183,7 +234,7 @@ def _with_types(ex: RunMemory, source: Source, steps: dict[str, Step[Any, Any] |
             except NotRecordable:
                 yield name
 
-    made = (replace(k, cannot_read=frozenset(misfits(steps[k.name]))) for k in source.steps)
+    made = (replace(k, cannot_read=frozenset(misfits(steps.get(k.name)))) for k in source.steps)
     return replace(source, steps=tuple(made))
 
 
@@ -194,12 +245,27 @@ def _kept(ex: RunMemory, *, claims: bool) -> list[Kept]:
     """The steps on record that matter: a read with a result, a write that was done or may have been."""
     found: dict[str, list[Record]] = {}
     for record in ex.records.values():
-        if record.state in ("done", "skipped") and not record.name.startswith(_INTERNAL):
+        if record.state in ("done", "skipped") and not record.name.startswith(INTERNAL):
             found.setdefault(record.name, []).append(record)
+    rows = _claims(ex) if claims else []
     claimed: dict[str, list[Row]] = {}
-    for row in _claims(ex) if claims else ():
+    for row in rows:
         claimed.setdefault(row["step"], []).append(row)
-    return [_kept_one(ex, name, found.get(name, []), claimed.get(name, [])) for name in {**found, **claimed}]
+    made = inside.inside(ex, rows)
+    begun = {name: None for name in made if not changes.is_map(name)}
+    kept = [_kept_one(ex, name, found.get(name, []), claimed.get(name, [])) for name in {**found, **claimed, **begun}]
+    kept = [replace(k, inside=True) if k.name in made and made[k.name].acts else k for k in kept]
+    return [*kept, *_kept_maps(ex, made, {k.name for k in kept})]
+
+
+def _kept_maps(ex: RunMemory, made: Mapping[str, Inside], steps: Collection[str]) -> Iterable[Kept]:
+    """What was mapped. One whose step is gone from the code goes with that: its map is found under the step's names."""
+    source = ahead.maps(ex.workflow)
+    called, there = _called(ex.workflow)[0], inside.elsewhere(ex, source)
+    for name, one in made.items():
+        mapped = changes.shown(name)
+        if changes.is_map(name) and name not in there and (mapped not in steps or mapped in called):
+            yield Kept(name=name, count=len(one.branches), usd=one.usd / 1e6, inside=one.acts, doubt=one.doubt)
 
 
 def _claims(ex: RunMemory) -> list[Row]:
@@ -234,6 +300,6 @@ def _told(record: Record | None, done: list[Row]) -> str:
 
 
 def renamed(workflow: Workflow[Any, Any], asked: Mapping[tuple[str, str, str], list[Row]]) -> dict[str, tuple[str, ...]]:
-    """Step → the names its calls may be on record under, as people said."""
+    """Step (or map) → the names its calls may be on record under, as people said."""
     same = renaming.said(asked).same
     return changes.earlier(same, names(workflow)) if same else {}

@@ -8,10 +8,11 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import CodeType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import NoRun
 from stepseven.keys import KeyPaths
 from stepseven.model import Cost, EffectKind

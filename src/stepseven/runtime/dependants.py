@@ -13,9 +13,11 @@ from zlib import crc32
 from stepseven.decide import _drift_text, drift
 from stepseven.errors import NotRecordable
 from stepseven.model import QuestionKind
-from stepseven.runtime import outside_record
+from stepseven.runtime import below, outside_record
 from stepseven.runtime.calls import inner_branch
 from stepseven.store.codec import canonical, digest
+from stepseven.transitions.family import START
+from stepseven.transitions.recoveries import INTERNAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,7 +59,7 @@ def inner(ex: RunMemory) -> Mapping[str, Record]:
     """Branch → the record of the step whose own code made the calls in it."""
     if not any("[" in record.branch for record in ex.records.values() if record.facts is not None):
         return {}
-    return {inner_branch(r.branch, r.name, r.key): r for r in ex.records.values() if not r.name.startswith(("run.", "client."))}
+    return {inner_branch(r.branch, r.name, r.key): r for r in ex.records.values() if not r.name.startswith(INTERNAL)}
 
 
 def around(record: Record, inside: Mapping[str, Record]) -> list[Record]:
@@ -84,10 +86,12 @@ def on(ex: RunMemory, one: Drifted, ran: Collection[str] = ()) -> list[str]:
     if drift.in_record(one) and load is not None:
         for value in _around_field(ex, outside_record.loaded(ex, load), one.key):
             trail.add(value)
-    records = sorted((r for r in ex.records.values() if not r.name.startswith(("run.", "client."))), key=lambda r: r.seq)
     found, inside = dict.fromkeys(one.depends), inner(ex)
-    for record in records:
-        if record.name in one.depends and record.facts is not None and one.key in json.loads(record.facts):
+    records = (r for r in ex.records.values() if not r.name.startswith(INTERNAL) or r.name == START)
+    for record in sorted(records, key=lambda r: r.seq):
+        if below.starts_anew(record, one.depends):
+            _follow(ex, trail, record)
+        elif record.name in one.depends and record.facts is not None and one.key in json.loads(record.facts):
             for step in (record, *around(record, inside)):
                 found[step.name] = None
                 _follow(ex, trail, step)
@@ -134,7 +138,7 @@ def _people(asked: Iterable[Sequence[Row]], trail: _Trail) -> list[str]:
 def price(ex: RunMemory, moved: Iterable[Drifted]) -> tuple[float | None, float | None]:
     """What the steps that were built on these cost and took last time: US dollars, seconds; ``None``: it is not known."""
     names = {who for one in moved for who in one.depends}
-    made = [r for r in ex.records.values() if r.name in names and r.effect is None]
+    made = [r for r in ex.records.values() if (r.name in names and r.effect is None) or below.starts_anew(r, names)]
     usd = [r.usd for r in made if r.usd is not None]
     seconds = sum(((r.ended_us or r.started_us) - r.started_us) / 1e6 for r in made)
     return sum(usd) / 1e6 if usd and len(usd) == len(made) else None, seconds or None

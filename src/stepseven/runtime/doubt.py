@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import escalate, policy
 from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded

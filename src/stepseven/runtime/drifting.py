@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import _drift_text, drift
 from stepseven.decide.drift import Read, Word
 from stepseven.decide.plan import Do
 from stepseven.model import FailureKind, QuestionKind, RunStatus
-from stepseven.runtime import ahead, asking, dependants, facts, known, outside_record, refreshed, remembering
+from stepseven.runtime import ahead, asking, below, dependants, facts, known, outside_record, refreshed, remembering
 from stepseven.runtime.calls import nameable
 from stepseven.runtime.memory import Stop
 from stepseven.runtime.refreshed import AGAIN, KEEP, REFRESH, RELOAD
 from stepseven.store.codec import canonical, digest
-from stepseven.transitions import questions, steps
+from stepseven.transitions import steps
 from stepseven.transitions.state import Record, choice_of, load
 
 if TYPE_CHECKING:
@@ -51,10 +52,13 @@ class _Source:
     record: Record | None = None
     question: Row | None = None
     said: bool = False  # it is the run's own word
+    by: below.Ended | None = None  # the run that it was read in, if another
 
     @property
     def read(self) -> Read:
         """As the comparison takes it."""
+        if self.by is not None:
+            return Read(key=self.key, version=self.version, who=self.by.words)
         if self.question is not None:
             return Read(key=self.key, version=self.version, who=_answer(self.question))
         pin = self.record is None or self.record.name in _PINS
@@ -119,6 +123,7 @@ def _sources(ex: RunMemory) -> list[_Source]:
             _Source(key=json.loads(row["remember"])["key"], version=-1, question=row)
             for row in kept if not refreshed.overtaken(ex, row)
         ]  # fmt: skip
+    found += [replace(s, record=run.record, by=run) for run in below.ended(ex) for s in _sources(run.memory) if not s.said]
     return sorted(found, key=lambda s: s.record.seq if s.record is not None else s.question["asked_seq"] if s.question else 0)
 
 
@@ -137,6 +142,7 @@ def _words(ex: RunMemory, sources: Sequence[_Source], tx: Tx) -> tuple[dict[str,
     for source in sources:
         source.key = names.get(source.key, source.key)
         row = newest.get(source.key)
+        source.version = _settled(ex, source)
         if row is not None and (source.version != row["version"] or _over(row, now)):
             wanted[source.key] = None
     for key, row in newest.items():
@@ -144,6 +150,14 @@ def _words(ex: RunMemory, sources: Sequence[_Source], tx: Tx) -> tuple[dict[str,
             wanted[key] = None
     history = {key: _history(tx, client, key) for key in wanted}
     return history, {str(row["id"]) for row in tx.all(tx.sql.descendants, {"run_no": ex.hold.run_no})} if wanted else set()
+
+
+def _settled(ex: RunMemory, source: _Source) -> int:
+    """The version that was read; after a refresh that could not do it anew, the one that this was about."""
+    fresh = ex.refreshed.get(source.key) if source.by is not None and source.by.acts else None
+    if fresh is None or fresh.version < source.version:
+        return source.version
+    return fresh.version if fresh.known else 0
 
 
 def _over(row: Row, now_us: int) -> bool:
@@ -161,7 +175,7 @@ def _history(tx: Tx, client_id: str, key: str) -> list[Word]:
 def _name_versions(sources: Sequence[_Source], words: Mapping[str, Sequence[Word]]) -> None:
     """Which version of its fact each answer became."""
     for source in sources:
-        if source.question is not None:
+        if source.question is not None and source.version < 0:
             told, answer = f"answer to {source.question['id']}", json.loads(source.question["answer"])
             said = words.get(source.key, ())
             mine = next((w for w in said if w.source == told), None)  # a fork has its root's answers under ids of its own
@@ -287,12 +301,13 @@ def _of_fact(
             return source.version <= 0 and newest is None
         return drift.same(old.value, newest.value)
 
-    against = [s for s in sources if not stands(s)]
+    against = [s for s in sources if not stands(s) and not (s.by is not None and s.by.acts)]
     pins = [s.record for s in against if s.record is not None and s.record.name in _PINS]
     anew = [pin for pin in pins if newest is not None or pin.name == "client.get"]
     steps_ = [s.record for s in against if s.record is not None and s.record not in anew]
     gone = {r.seq for record in steps_ for r in (record, *dependants.around(record, inner))}
-    answers = [[q["branch"], q["kind"], q["key"], q["n"]] for s in against if (q := s.question) is not None]
+    asked = (s.question for s in against if s.by is None)
+    answers = [[q["branch"], q["kind"], q["key"], q["n"]] for q in asked if q is not None]
     answers += _required(ex, key) if any(pin.name == facts.FOUND for pin in pins) else []
     told = {
         "key": key, "value": None if newest is None else newest.value, "version": words[-1].version if words else 0,
@@ -360,8 +375,8 @@ def decided(ex: Execution, moved: Sequence[Drifted]) -> str | None:
         ex: the run.
         moved: what was found and is ``read``.
     """
-    if ex.chosen.drift is not None:
-        return str(ex.chosen.drift)
+    if ex.drift_chosen is not None:
+        return ex.drift_chosen
     if ex.workflow.settings.on_drift in _KINDS:
         return ex.workflow.settings.on_drift
     row = _question(ex)
@@ -388,7 +403,7 @@ async def settle(ex: Lifecycle) -> bool:
     row = _question(ex)
     stands = row is not None and (row["status"] == "open" or (row["status"] == "answered" and not _obeyed(ex, row)))
     looks = ex.recovery and ex.workflow.settings.on_drift != "keep"  # else the code itself says that nothing is to be done
-    if not ex.resumed or not (stands or ex.chosen.drift is not None or looks):
+    if not ex.resumed or not (stands or ex.drift_chosen is not None or looks):
         return True
     if row is not None and row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
         ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
@@ -404,8 +419,8 @@ async def settle(ex: Lifecycle) -> bool:
         if moved and choice is None and row["about"] == _about(moved):
             ex.idle(row)
             return False
-        question_id, now = row["id"], ex.now_us()
-        ex.remember_question(await ex.write(lambda tx: questions.withdraw(tx, ex.hold, question_id, now), durable=True))
+        if not await ex.withdrawn(row["id"]):
+            return await settle(ex)
     if not moved:
         return True
     if choice is None:
@@ -418,7 +433,7 @@ async def settle(ex: Lifecycle) -> bool:
 async def _obey(ex: Execution, choice: str, moved: Sequence[Drifted]) -> None:
     if choice == "refresh":
         await refresh(ex, moved)
-    elif ex.workflow.settings.on_drift != "keep" or ex.chosen.drift is not None:  # else the code says it every time
+    elif ex.workflow.settings.on_drift != "keep" or ex.drift_chosen is not None:  # else the code says it every time
         await keep(ex, moved)
 
 

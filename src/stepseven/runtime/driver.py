@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import InvalidChoice, UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
 from stepseven.runtime import choosing, kinship
@@ -41,6 +42,7 @@ class Driven:
     execution: Lifecycle | None = None
     hold: Hold | None = None  # what was taken last
     released: bool = False  # given back: nobody here drives it on
+    by: str | None = None  # who resumed it
     brief: bool = False  # a worker took it: once it is put away it is out of memory, however soon its timer is
 
 
@@ -98,13 +100,19 @@ class Driver:
             del self._admitting[run_id]
         admitted.set()
 
-    async def drive(self, run_id: str, workflow: Workflow[Any, Any], *, wait: float | None, recovery: bool) -> Row:
-        """Drive a known run until it ends, or waits for something that is not waited for."""
+    async def drive(self, run_id: str, workflow: Workflow[Any, Any], *, wait: float | None, by: str | None) -> Row:
+        """Drive a known run until it ends, or waits for something that is not waited for: a recovery, in which nothing is chosen.
+
+        *by*: who resumes it.
+        """
         self.services.worker.start()
         self.services.store.enter()
         try:
             await self._batch_over()
-            driven = self._driven(run_id, workflow, recovery=recovery, first=[])
+            begins = self._mine(run_id) is None
+            driven = self._driven(run_id, workflow, recovery=True, first=[])
+            if begins:
+                driven.by = by
             return await self._see_through(run_id, workflow, driven, wait)
         finally:
             self.services.store.leave()
@@ -374,22 +382,23 @@ class Driver:
 
     async def _take_now(self, run_id: str, workflow: Workflow[Any, Any], *, recovery: bool) -> tuple[Taken, Loaded | None]:
         grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
+        by = self.driven[run_id].by if recovery else None
 
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:
             grip.again()
             taken = grip.take(self._take(tx, self._given_back(tx, run_id), workflow))
-            return taken, self._loaded(tx, taken, recovery_id, recovery=recovery)
+            return taken, self._loaded(tx, taken, recovery_id, recovery=recovery, by=by)
 
         with grip:
             taken, loaded = await self.services.store.write(unit, durable=True, client=None)  # compare and set: one row
             grip.keep(taken.run["no"])
             return taken, loaded
 
-    def _loaded(self, tx: Tx, taken: Taken, recovery_id: str, *, recovery: bool) -> Loaded | None:
+    def _loaded(self, tx: Tx, taken: Taken, recovery_id: str, *, recovery: bool, by: str | None = None) -> Loaded | None:
         """What is on record of a run that this transaction took; its recovery begins with it, if it is one."""
         loaded = load(tx, taken.run["no"]) if taken.hold is not None else None
         if taken.hold is not None and loaded is not None and (recovery or self._long_ago(taken, loaded)):
-            recoveries.begin(tx, taken.hold, loaded, recovery_id, None, self.services.edge.now_us())
+            recoveries.begin(tx, taken.hold, loaded, recovery_id, None, self.services.edge.now_us(), by=by)
         return loaded
 
     def _long_ago(self, taken: Taken, loaded: Loaded) -> bool:

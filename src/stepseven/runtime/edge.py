@@ -9,8 +9,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from stepseven._dataclass import dataclass
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: ids are read aloud
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # it goes on while the machine sleeps: a gate shuts meanwhile

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import EffectKind, QuestionKind, WaitingFor
-from stepseven.runtime import files, outline, reading, refusing, remembering, writing
+from stepseven.runtime import files, outline, reading, refusing, remembering, unneeded, writing
 from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.declared import Step
 from stepseven.runtime.memory import RunMemory, Stop
@@ -227,6 +227,7 @@ class Execution(RunMemory):
 
     async def answered(self, row: Row) -> Row:
         """Wait until a question is no longer open; the row as it is then."""
+        self.wanted.add(row["id"])
         while row["status"] == "open":
             if row["deadline_us"] is not None and row["deadline_us"] <= self.now_us():
                 closed = await self.write(partial(_expire, self.hold, row["id"], self.now_us()), durable=True)
@@ -245,6 +246,10 @@ class Execution(RunMemory):
     async def withdraw(self, question_id: str) -> Row:
         """Take a question of this run back; its row as it is then."""
         return await self.write(lambda tx: questions.withdraw(tx, self.hold, question_id, self.now_us()), durable=True)
+
+    async def withdrawn(self, question_id: str) -> bool:
+        """Take a question back. ``False``: it was answered just before, and that counts."""
+        return bool(self.remember_question(await self.withdraw(question_id))["status"] != "answered")
 
     async def question(self, question_id: str) -> Row:
         """A question's row as it is in the store now."""
@@ -288,13 +293,15 @@ class Execution(RunMemory):
             return
         if lull.held(self.tasks):
             outline.see(self)
+            self.unneeded = () if self.settling else unneeded.questions(self)
             self._finish("it is put away until what it waits for happens")
         else:
             self.look()
 
     def _all_wait(self) -> bool:
         """Whether nothing of the run can go on before something happens that the store knows of."""
-        if self.unloading is not None or self._over is None or self._over.done() or not self.waits or self.driving:
+        over = self.unloading is not None or self._over is None or self._over.done()
+        if over or not self.waits or self.driving or self.turns.waiting:
             return False
         if self.body is not None and self.body.done():  # found out in a moment: what is left of it waits for nothing
             return False

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import policy
 from stepseven.decide.plan import Do, Met
 from stepseven.errors import Conflict, NotRecordable, NotYet, Refused, StepFailed
 from stepseven.model import EffectState, FailureKind, QuestionKind
-from stepseven.runtime import approving, asking, clash, doubt, reading, sending, trouble, verifying, writing
+from stepseven.runtime import approving, asking, clash, doubt, reading, rekeyed, sending, trouble, verifying, writing
 from stepseven.runtime.calls import changed_argument
 from stepseven.runtime.choices import given_by
 from stepseven.runtime.reading import ItemSkipped
@@ -22,6 +22,7 @@ from stepseven.transitions.state import choice_of
 if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
     from stepseven.runtime.rehearsal import Rehearsal
+    from stepseven.store.base import Row
     from stepseven.transitions.effects import Claim, Intent
     from stepseven.transitions.state import Record
 
@@ -136,7 +137,7 @@ def _tried(ex: Rehearsal, call: Call, why: str) -> Outlook:
 def _before(ex: Rehearsal, call: Call) -> Record | None:
     """The record of this call that answers no more; of a call whose arguments may have changed, that of the same step."""
     if call.key in ex.stale:
-        return next((r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key), None)
+        return next(reversed(ex.older_of(call.key)), None)
     if not (ex.changed or ex.may(call.branch)):  # else another call of the step is that: nothing can have changed
         return None
     old = ex.unused_like(call.key)
@@ -181,7 +182,7 @@ async def _write(ex: Rehearsal, call: Call) -> Outlook:
     if held.run_no != ex.hold.run_no:
         ex.unseen.append(f"{call.step.name}: another run is doing the same thing, and is waited for")
         return Outlook(told(ex, call, Do.RUN, "another run may have done it", maybe=True))
-    return await _doubtful(ex, call, intent, held)
+    return await doubtful(ex, call, intent, held)
 
 
 def _held(tx: Any, intent: Intent) -> Claim | None:
@@ -194,7 +195,8 @@ def _done(ex: Rehearsal, call: Call, intent: Intent, held: Claim) -> Outlook:
     if not effects.same_thing(held, intent, ex.hold):
         if clash.seconds_wanted(ex, call) >= held.generation:
             return Outlook(told(ex, call, Do.RUN, "a second one, as a person chose"))
-        return _conflict(ex, call, "it was done before with other values")
+        said = _decided(ex, call, clash.asked_about(ex, call, held), held.receipt)
+        return said or _conflict(ex, call, "it was done before with other values")
     receipt = held.receipt or "null"
     if not receipt.startswith('{"' + REFUSED_RESULT):
         try:
@@ -218,7 +220,29 @@ def _conflict(ex: Rehearsal, call: Call, why: str, *, maybe: bool = False) -> Ou
     )  # fmt: skip
 
 
-async def _doubtful(ex: Rehearsal, call: Call, intent: Intent, held: Claim) -> Outlook:
+def _decided(ex: Rehearsal, call: Call, row: Row | None, receipt: str | None) -> Outlook | None:
+    """What a person said of a conflict, where that keeps a call from running; ``None``: nothing, or that it is another one.
+
+    *receipt*: what came back the first time; ``None``: it is not known before.
+    """
+    if row is None or row["status"] != "answered":
+        return None
+    choice, by = choice_of(json.loads(row["answer"])), row["answered_by"] or "a person"
+    if choice == "stop":
+        ex.unseen.append(f"nothing: {by} chose to stop the run at {call.step.name}")
+        return Outlook(told(ex, call, Do.REUSE, f"{by} chose to stop here"))
+    if choice != "same":
+        return None
+    kept = told(ex, call, Do.REUSE, f"the same thing, says {by}: the first is kept")
+    if receipt is None or receipt.startswith('{"' + REFUSED_RESULT):
+        return Outlook(kept)
+    try:
+        return Outlook(kept, known=True, value=call.step.typed.decode(receipt))
+    except NotRecordable as misfit:
+        return Outlook(told(ex, call, Do.ASK, f"it is the same, says {by}; what came back then does not fit: {misfit}"))
+
+
+async def doubtful(ex: Rehearsal, call: Call, intent: Intent, held: Claim) -> Outlook:
     """It was begun, and nobody knows whether it happened: look, as a resume would."""
     asked = doubt.question_of(ex, call, held)
     if asked is not None and asked["status"] == "open":
@@ -251,7 +275,11 @@ async def _looked(ex: Rehearsal, call: Call, intent: Intent, held: Any, *, fresh
     except NotYet:
         return Outlook(told(ex, call, Do.RUN, "the other side cannot tell yet whether it was done", maybe=True))
     except Conflict:
-        return _conflict(ex, call, "something else is there under the same key")
+        row = None if fresh else clash.asked_about(ex, call, held)
+        said = _decided(ex, call, row, None)
+        if said is None and row is not None and row["status"] == "answered":
+            return Outlook(told(ex, call, Do.RUN, "a second one, as a person chose"))
+        return said or _conflict(ex, call, "something else is there under the same key")
     except Exception as error:  # noqa: BLE001 - a look that fails proves nothing; a resume looks again
         why = f"the look-up failed: {trouble.verdict_of(ex, call, error).reason}"
         return _unknown(ex, call, why)
@@ -268,12 +296,9 @@ async def _looked(ex: Rehearsal, call: Call, intent: Intent, held: Any, *, fresh
 
 async def _fresh(ex: Rehearsal, call: Call, intent: Intent, held: Claim | None) -> Outlook:
     """Nothing was done under this key, as far as is known."""
-    old = ex.unused_like(call.key)
-    if old is not None and old.effect is not None and call.key not in ex.records:
-        if ex.other_before(call.branch):
-            return _conflict(ex, call, "an earlier step gave another result than last time")
-        if ex.may(call.branch):
-            ex.note(told(ex, call, Do.ASK, "if an earlier step gives another result", maybe=True))
+    besides = await _besides(ex, call, intent)
+    if besides is not None:
+        return besides
     move = trouble.move_for(ex, call)
     if not isinstance(move, policy.Try):
         return _next_move(ex, call, None)
@@ -289,6 +314,31 @@ async def _fresh(ex: Rehearsal, call: Call, intent: Intent, held: Claim | None) 
         unsent: Any = SimpleNamespace(inputs=call.digest, arguments=None, approved=None, generation=generation)
         return await _looked(ex, call, intent, unsent, fresh=True)
     return Outlook(told(ex, call, Do.RUN, _why_run(ex, call), new=_is_new(ex, call)))
+
+
+async def _besides(ex: Rehearsal, call: Call, intent: Intent) -> Outlook | None:
+    """What is asked, or was said, because something stands under another key that it may be the same as."""
+    if call.key in ex.records:
+        return None
+    row = clash.said(ex, call)
+    if row is None:
+        found = clash.unasked(ex, call)
+        if found is not None:
+            return _conflict(ex, call, found[1])
+        like = ex.unused_like(call.key) if ex.may(call.branch) else None
+        if like is not None and like.effect is not None:
+            ex.note(told(ex, call, Do.ASK, "if an earlier step gives another result", maybe=True))
+        before = await rekeyed.find(ex, call, intent)
+        if before is not None and before.doubt:
+            why = "it was begun under another key, and nobody knows whether it was done"
+            ex.note(told(ex, call, Do.ASK, why, question=f"Did {call.step.name} happen?"))
+        return None if before is None else _conflict(ex, call, "the code changed, and it was done under another key")
+    before = await clash.about(ex, call, row)
+    if row["status"] == "open":
+        return None if before is not None and before.used else _conflict(ex, call, "")
+    if before is not None and before.record is not None:
+        before.record.used = True
+    return _decided(ex, call, row, None if before is None else rekeyed.receipt_of(ex, before))
 
 
 def _is_new(ex: Rehearsal, call: Call) -> bool:
@@ -307,6 +357,7 @@ def _reused(ex: Rehearsal, call: Call, record: Record) -> Met:
         name=call.step.name, branch=call.branch, key=call.key[2], do=Do.REUSE, why=why, maybe=ex.may(call.branch),
         effect=record.effect, usd=None if record.usd is None else record.usd / 1e6, tokens=record.tokens, seconds=seconds,
         summary=record.summary, cost_usd=cost_usd, cost_seconds=cost_seconds, tries=call.step.settings.attempts,
+        anew=ex.begins_anew(call.step),
     )  # fmt: skip
 
 
@@ -330,5 +381,5 @@ def told(  # noqa: PLR0913 - a note has that many sides
         name=call.step.name, branch=call.branch, key=call.key[2], do=do, why=why,
         maybe=maybe or (do is Do.REUSE and ex.may(call.branch)),  # what is to be done is, whatever came before gives
         effect=o.effect.value if o.writes else None, cost_usd=cost_usd, cost_seconds=cost_seconds,
-        tries=max(1, o.attempts - fresh), new=new, question=question,
+        tries=max(1, o.attempts - fresh), new=new, question=question, anew=ex.begins_anew(call.step),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from stepseven.transitions.codes import CODE
 from stepseven.transitions.runs import Taken
 from stepseven.transitions.state import Loaded
 
@@ -51,7 +52,7 @@ class Grip:
 
 def last_us(loaded: Loaded | RunMemory) -> int:
     """When the run last did something: it was put away then (an answer changes ``updated_us``, too)."""
-    did = [r.ended_us or r.started_us for r in loaded.records.values()]
+    did = [r.ended_us or r.started_us for r in loaded.records.values() if r.name != CODE]  # a take is nothing that it did
     did += [row["ended_us"] or row["started_us"] for rows in loaded.attempts.values() for row in rows]
     did += [row["created_us"] for rows in loaded.questions.values() for row in rows]
     return max(did, default=loaded.run["created_us"])

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
+from stepseven.decide import changes
 from stepseven.errors import NoRun, StoreUnavailable
 from stepseven.model import Failure, Option, Previous, Spend, WaitingFor
-from stepseven.runtime import approving, asking, briefing, children, facts, kinship, mapping
+from stepseven.runtime import approving, asking, briefing, children, facts, inside, kinship, mapping
 from stepseven.runtime.calls import Deferred, Later, Refusal, as_now, nameable
 from stepseven.runtime.declared import Step
 from stepseven.runtime.facts import RunClient
@@ -358,14 +359,19 @@ class Run:
         return self._awaited("run.map()", make)
 
     def _map_key(self, here: Place, step: Any, key: str | None) -> str:
-        """The map's key: after a rename of its step, the one under which it is on record."""
-        base = step.name if isinstance(step, Step) else step.__name__
+        """The map's key: after a rename of what is mapped, the one under which it is on record."""
+        ex, base = self._ex, mapping.called(step)
         named = self._key(here, "run.map", key, base)
-        if key is None and isinstance(step, Step) and (here.branch, "run.map", named) not in self._ex.records:
-            for old in self._ex.names_before(step):
-                earlier = old + named.removeprefix(base)
-                if (here.branch, "run.map", earlier) in self._ex.records:
-                    return earlier
+        if (here.branch, "run.map", named) in ex.records:
+            return named
+        before = [*(ex.names_before(step) if key is None and isinstance(step, Step) else ())]
+        text = nameable(base if key is None else key)
+        if ex.renamed:
+            before += [changes.shown(old) for old in ex.renamed.get(changes.MAP + inside.base(text), ())]
+        for old in before:
+            earlier = old + named.removeprefix(text)
+            if (here.branch, "run.map", earlier) in ex.records:
+                return earlier
         return named
 
 

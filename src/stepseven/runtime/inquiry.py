@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide._phrases import clip
 from stepseven.decide._situation import context_of
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
-from stepseven.runtime import asking, facts, refreshed, verifying
+from stepseven.runtime import asking, codechange, facts, refreshed, verifying
 from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
@@ -216,7 +216,7 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     return row
 
 
-_OUR_NOTES = frozenset({verifying.ASIDE, refreshed.KEEP, refreshed.REFRESH, refreshed.RELOAD})
+_OUR_NOTES = frozenset({verifying.ASIDE, refreshed.KEEP, refreshed.REFRESH, refreshed.RELOAD, codechange.PASSED_BY})
 
 
 def _rerun_since(ex: Execution, row: Row) -> bool:

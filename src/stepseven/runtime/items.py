@@ -13,6 +13,7 @@ from stepseven.store.codec import canonical, digest, free_text, guard
 
 if TYPE_CHECKING:
     from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
     from stepseven.store.base import Row
 
 AFTER_LOOK_US = 5_000_000  # how soon after a look is due it is seen what came of it
@@ -27,6 +28,25 @@ def branches_of(branch: str, key: str, items: Iterable[Any], name: str) -> list[
         counts[text] = n = counts.get(text, 0) + 1
         made.append(join(branch, f"{key}[{text}{f'~{n}' if n > 1 else ''}]"))
     return made
+
+
+def gone_of(ex: RunMemory, branch: str, key: str, mine: set[str]) -> dict[str, int]:
+    """Step → for how many items it is done that a map has no more: they are no part of its total.
+
+    Args:
+        ex: the run.
+        branch: in which the map was called.
+        key: its key.
+        mine: the branches of the items that it has now.
+    """
+    begins = join(branch, f"{key}[")
+    found: dict[str, set[str]] = {}
+    for record in ex.records.values():
+        if record.state == "done" and record.branch.startswith(begins):
+            item = record.branch[: record.branch.find("]", len(begins)) + 1]
+            if item not in mine:
+                found.setdefault(record.name, set()).add(item)
+    return {name: len(items) for name, items in sorted(found.items())}
 
 
 def label(item: Any) -> str:

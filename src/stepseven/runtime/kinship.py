@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import Superseded
 from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor
 from stepseven.runtime import outline

@@ -24,9 +24,9 @@ from stepseven.runtime.services import taken_by
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
-from stepseven.transitions import clients, questions, runs
+from stepseven.transitions import clients, runs, steps
 from stepseven.transitions.runs import Ending, Parking
-from stepseven.transitions.state import choice_of
+from stepseven.transitions.state import Record, choice_of
 
 UNLOAD_PATIENCE_S = 30.0
 
@@ -115,14 +115,11 @@ class Lifecycle(Execution):
         row = rows[-1]
         if row["status"] == "open":
             tried = self.attempts.get(("", "run.body", "run.body"), [])
-            if self.resumed and tried and tried[-1]["source_digest"] != self.workflow.digest:
-                now = self.now_us()
-                self.remember_question(
-                    await self.write(lambda tx: questions.withdraw(tx, self.hold, row["id"], now), durable=True)
-                )
-                return True
-            self.idle(row)
-            return False
+            if not (self.resumed and tried and tried[-1]["source_digest"] != self.workflow.digest):
+                self.idle(row)
+                return False
+            if not await self.withdrawn(row["id"]):
+                return await self._may_begin()
         if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
             self.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
             return False
@@ -238,15 +235,19 @@ class Lifecycle(Execution):
         times = [w.until_us for w in waits if w.until_us is not None]
         shown = next((w for w in waits if w.kind is kind), None)
         next_step, remaining = outline.ahead(self)
+        if self.left is None and self._open(QuestionKind.POISON) is not None and self.run["remaining"] is not None:
+            # Nothing of this code has run, nor was it compared: what the older one had ahead is what there is to compare with.
+            next_step, remaining = self.run["next_step"], json.loads(self.run["remaining"])
+        passed = codechange.passed_by(self, remaining)
         parking = Parking(
             waiting_for=kind.value, reason=free_text(shown.what if shown is not None else "it waits", 300),
             wake_us=min(times) if times else None, next_step=next_step, remaining=json.dumps(remaining),
             executing_us=self.executed_us(), question_ids=tuple(w.question_id for w in waits if w.question_id is not None),
             children=tuple((w.child.no, w.child.status, w.child.fence) for w in waits if w.child is not None),
-            facts=tuple(w.fact for w in waits if w.fact is not None),
+            facts=tuple(w.fact for w in waits if w.fact is not None), unneeded=self.unneeded,
         )  # fmt: skip
         try:
-            parked = await self.write(lambda tx: self._parked(tx, parking), durable=True)
+            parked = await self.write(lambda tx: self._parked(tx, parking, passed), durable=True)
         except Superseded:
             return Over.LOST
         if parked:
@@ -254,7 +255,9 @@ class Lifecycle(Execution):
             return Over.PARKED
         return Over.AGAIN
 
-    def _parked(self, tx: Tx, parking: Parking) -> bool:
+    def _parked(self, tx: Tx, parking: Parking, passed: Record | None) -> bool:
+        if passed is not None:  # first: it carries the fence
+            steps.append(tx, self.hold, passed, now_us=self.now_us())
         parked = runs.park(tx, self.hold, parking, self.now_us())
         if parked:
             chosen.close(self, tx)

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Draft
 from stepseven.errors import Refused, StepFailed
 from stepseven.model import FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import asking
 from stepseven.runtime.declared import Step
-from stepseven.runtime.items import branches_of, in_order, label, reason, tries_of, until_it_answers, within
+from stepseven.runtime.items import branches_of, gone_of, in_order, label, reason, tries_of, until_it_answers, within
 from stepseven.runtime.place import Place, place
 from stepseven.runtime.reading import ItemSkipped
 from stepseven.runtime.stepclock import stopped
@@ -117,7 +119,7 @@ class MapRun:
         self.fn = fn
         self.items = items
         self.key = key
-        self.name = fn.name if isinstance(fn, Step) else getattr(fn, "__name__", "item")
+        self.name = called(fn)
         self.slots = asyncio.Semaphore(max(concurrency, len(items)) if ex.all_at_once else concurrency)
         self.branches = branches_of(here.branch, key, items, self.name)
         self.results: list[Any] = [None] * len(items)
@@ -397,7 +399,8 @@ class MapRun:
     async def _record(self) -> Record:
         """The map itself is a record: how many items it has."""
         ex = self.ex
-        told = json.dumps({"step": self.name, "of": len(self.items)})
+        gone = gone_of(ex, self.here.branch, self.key, set(self.branches)) if ex.resumed else {}
+        told = json.dumps({"step": self.name, "of": len(self.items), **({"gone": gone} if gone else {})})
         record = ex.records.get((self.here.branch, "run.map", self.key))
         if record is None:
             record = Record(
@@ -421,6 +424,13 @@ def _stop(row: Row) -> Stop:
     from stepseven.runtime.memory import Stop
 
     return Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by'] or 'a person'}", row["step"], FailureKind.FIXABLE)
+
+
+def called(fn: Any) -> str:
+    """What a step or a function is called; one with some of its arguments given as the function itself."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(fn.name if isinstance(fn, Step) else getattr(fn, "__name__", "item"))
 
 
 def is_async(fn: Any) -> bool:

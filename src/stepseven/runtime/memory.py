@@ -6,12 +6,13 @@ import asyncio
 import json
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import FailureKind, Limits, RunStatus
 from stepseven.runtime import chosen, codechange, kinship, reading, refreshed, verifying
@@ -21,13 +22,15 @@ from stepseven.runtime.choices import generations, other_result, overtaken, set_
 from stepseven.runtime.declared import Step
 from stepseven.runtime.kinship import Above
 from stepseven.runtime.procedure import Workflow
+from stepseven.runtime.rekeyed import Claims
 from stepseven.runtime.services import Services
+from stepseven.runtime.turns import LAST_S, Turns
 from stepseven.runtime.waits import DurableWait, Flight, Lull
 from stepseven.store.artifacts import content_hash
 from stepseven.store.base import Row
 from stepseven.store.codec import fallback, free_text
 from stepseven.store.statements import SEQ_BITS
-from stepseven.transitions import family
+from stepseven.transitions import codes, family
 from stepseven.transitions.state import Hold, Loaded, Record, RecordKey
 
 _OF_CLAIMS = ("unknown_outcome", "conflict")  # kinds of questions that are about one claim of a call
@@ -91,8 +94,11 @@ class RunMemory:
         self.attempts = loaded.attempts
         self.questions = loaded.questions
         self.older = loaded.older
+        self._older_of: dict[RecordKey, list[Record]] = {}  # the same, call by call
+        for record in loaded.older:
+            self._older_of.setdefault((record.branch, record.name, record.key), []).append(record)
         self.recoveries = loaded.recoveries
-        self.chosen = chosen.merged(loaded.recoveries)  # what was chosen when it was resumed, as far as it is in force
+        self.drift_chosen = chosen.of_drift(loaded.recoveries)  # what was chosen when it was resumed, as far as it is in force
         self.wishes = chosen.wishes(loaded.recoveries)  # the same, of steps: name -> the newest
         self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
         self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
@@ -123,6 +129,8 @@ class RunMemory:
         self.waits: dict[asyncio.Future[Any], DurableWait] = {}
         self.waited: list[DurableWait] = []  # the waits when unloading began
         self.left: Ahead | None = None  # what its code had ahead when it was put away
+        self.wanted: set[str] = set()  # ids of questions that its code has waited for
+        self.unneeded: tuple[str, ...] = ()  # open ones that it had gone past by then
         self.inside: set[asyncio.Future[Any]] = set()
         self.sending: set[asyncio.Task[Any]] = set()
         self.body: asyncio.Task[Any] | None = None  # the workflow's own code, until it was found out how it ended
@@ -149,7 +157,11 @@ class RunMemory:
         self.notes: list[str] = []  # what a look found that is worth knowing and changes nothing
         self.code_before: str | None = self.run["source_digest"]  # of the code it was executed with last
         self.broke_off = self.run["owner"] not in (None, hold.owner)  # its last execution did not come to an end
+        self.codes = codes.marks(loaded.records.values())  # where, among its records, other code took over
+        self.claims_before: Claims | None = None  # what it had claimed before this execution, once that was looked for
+        self.turns = Turns(self, patience_s=LAST_S, again_s=0.01)
         self.renamed = codechange.renamed(workflow, self.questions)  # step -> its names before, as people said
+        self.claimed_as: dict[tuple[str, str], None] | None = None  # (step, what its effect was called), once looked up
         self.put_files: set[str] = set()  # hashes of results that it has put into files, until a record names them
         self.started: dict[str, int] = {}  # id -> no of those that this execution's code asked for
         self.loop: asyncio.AbstractEventLoop | None = None  # where it is executed
@@ -202,7 +214,7 @@ class RunMemory:
         """A record was written: it answers from now on."""
         key = (record.branch, record.name, record.key)
         if key in self.records:
-            self.older.append(self.records[key])
+            self.retire(self.records[key])
         elif record.state == "done":
             self.counts[record.name] += 1
         record.used = True
@@ -216,6 +228,15 @@ class RunMemory:
         if not record.name.startswith(("run.", "client.")):
             self.steps_done += 1
 
+    def retire(self, record: Record) -> None:
+        """A record answers no more."""
+        self.older.append(record)
+        self._older_of.setdefault((record.branch, record.name, record.key), []).append(record)
+
+    def older_of(self, key: RecordKey) -> Sequence[Record]:
+        """The records of a call that answer no more, the oldest first."""
+        return self._older_of.get(key, ())
+
     def mark_used(self, record: Record) -> None:
         """This execution's code asked for *record*."""
         record.used = True
@@ -228,6 +249,19 @@ class RunMemory:
                 return rows[-1]
             rows.pop()
         return None
+
+    def unused_of(self, branch: str, name: str) -> Sequence[Record]:
+        """The records of a step in a branch that this execution's code has not asked for, newest first."""
+        rows = self._unused.get((branch, name))
+        if not rows:
+            return ()
+        rows[:] = [record for record in rows if not record.used]
+        return rows
+
+    def unask(self, record: Record) -> None:
+        """A record was made in this execution, but its code has not asked for it."""
+        record.used = False
+        self._unused.setdefault((record.branch, record.name), []).append(record)
 
     def asked_again(self, record: Record) -> None:
         """A record made instead of another one was asked for: that other one is asked for no more, as at that time."""

@@ -91,4 +91,11 @@ async def _bare(ex: Execution, load: Step[Any, Any]) -> Any:
             raise TimeoutError
         return task.result()
     finally:
+        task.add_done_callback(_ended)
         task.cancel()
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    """Whoever gave it up does not hear how it ended; nor does the log, which would take that for an oversight."""
+    if not task.cancelled():
+        task.exception()

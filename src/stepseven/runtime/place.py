@@ -13,9 +13,10 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Coroutine, Generator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
+
+from stepseven._dataclass import dataclass
 
 if TYPE_CHECKING:
     from stepseven.runtime.attempt import Attempt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
 from stepseven.decide.plan import plan as planned
 from stepseven.model import QuestionKind, RunStatus
-from stepseven.runtime import ceilings, codechange, drifting
+from stepseven.runtime import ceilings, choosing, codechange, drifting
 from stepseven.runtime.procedure import code_of
 from stepseven.runtime.rehearsal import Rehearsal
 from stepseven.transitions import prices, recoveries, runs
@@ -16,6 +16,7 @@ from stepseven.transitions.state import Loaded, Record, load
 
 if TYPE_CHECKING:
     from stepseven.decide.plan import Drifted, Price
+    from stepseven.runtime.choosing import Wanted
     from stepseven.runtime.procedure import Workflow
     from stepseven.runtime.services import Services
     from stepseven.store.base import Row, Tx
@@ -25,40 +26,43 @@ CONTINUE, REFRESH = "continue", "refresh"
 _SEEN_AGAIN = (QuestionKind.DRIFT, QuestionKind.CODE)  # what they are about is looked at anew, and told as it is now
 
 
-async def plan(services: Services, run_id: str, chosen: Chosen | None = None) -> Plan:
+async def plan(services: Services, run_id: str, wanted: Wanted | None = None) -> Plan:
     """What a resume of a run would reuse, run and ask. Changes nothing; probes and other looks are asked.
 
     Args:
         services: where it is.
         run_id: the run.
-        chosen: what would be chosen when it is resumed.
+        wanted: what would be chosen when it is resumed, as given.
 
     Raises:
         UnknownRun: there is none with this id.
         AmbiguousWorkflow: several modules have a workflow of its name, and none is the code it was executed with.
+        UnknownWorkflow, InvalidChoice, SecretFound, TooLarge: what would be chosen would be refused.
     """
 
-    def unit(tx: Tx) -> tuple[Loaded, dict[str, Price]]:
+    def unit(tx: Tx) -> tuple[Loaded, dict[str, Price], Chosen | None]:
         row = runs.known(tx, run_id)
+        chosen = choosing.foreseen(tx, wanted, row) if wanted is not None and wanted.anything else None
         loaded = load(tx, row["no"])
         assert loaded is not None  # it is there in the same snapshot  # noqa: S101
-        return loaded, prices.prices(tx, row["workflow"], client_id=row["client_id"])
+        return loaded, prices.prices(tx, row["workflow"], client_id=row["client_id"], own=row), chosen
 
-    loaded, priced = await services.store.read(unit)
+    loaded, priced, chosen = await services.store.read(unit)
     now, dead, row = services.edge.now_us(), services.worker.reported_dead, loaded.run
     broke_off = row["status"] == "running" and await services.store.read(
         lambda tx: runs.seems_dead(tx, row["owner"], now, dead(tx))
     )
-    if chosen is not None and chosen.anything:
+    if chosen is not None:
         loaded.recoveries.append(recoveries.supposed(chosen, loaded))
     if RunStatus(loaded.run["status"]).ended:
         return planned(_standing(services, loaded), {}, priced)
     workflow = code_of(loaded.run)
     if workflow is None:
         return planned(_standing(services, loaded), {CONTINUE: _without_code(loaded)}, priced)
+    told = {} if chosen is None else chosen.told()
     seen = await observe(services, workflow, loaded)
     standing = replace(_standing(services, loaded), asks=seen.asks, left=seen.left, broke_off=broke_off)
-    return planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes)
+    return replace(planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes), chosen=told)
 
 
 class Seen:
@@ -83,7 +87,7 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
     renamed = codechange.asks(first)
     seen.notes += [*codechange.notes(first), *drifting.notes(first, looked)]
     decided = drifting.decided(first, seen.drift)
-    if decided != REFRESH:
+    if decided != REFRESH or not seen.drift:
         seen.ways[CONTINUE] = await first.rehearse()
     if seen.drift and decided != "keep":
         again = Rehearsal(services, workflow, await services.store.read(lambda tx: _as_chosen(tx, loaded)))
@@ -124,7 +128,7 @@ def _standing(services: Services, loaded: Loaded) -> Standing:
 
 def _without_code(loaded: Loaded) -> Observed:
     """What can be said where the run's code is not loaded: what is on record, and that the rest is not known."""
-    kept = [r for r in loaded.records.values() if not r.name.startswith(("run.", "client."))]
+    kept = [r for r in loaded.records.values() if not r.name.startswith(recoveries.INTERNAL)]
     asked = _asked(loaded)
     return Observed(
         met=(*(_kept(r) for r in kept), *(_open(row) for row in asked)),

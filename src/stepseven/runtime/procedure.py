@@ -9,9 +9,9 @@ import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import AmbiguousWorkflow, NotRecordable
 from stepseven.model import Limits
 from stepseven.runtime.binding import hints_of

@@ -147,7 +147,7 @@ def drop(ex: RunMemory, record: Record, *, why: str | None = None) -> None:
         ex.stale[key] = record.generation
         if why is not None:
             ex.reasons[key] = why
-        ex.older.append(record)
+        ex.retire(record)
         del ex.records[key]
 
 
@@ -306,10 +306,7 @@ def summary_of(call: Call, value: Any) -> str | None:
 def why_again(ex: Execution, call: Call, text: str) -> str | None:
     """Why a step runs although a record of it stands from an earlier execution; notes when its result differs."""
     stale = call.key in ex.stale
-    if stale:
-        old = next((r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key), None)
-    else:
-        old = ex.unused_like(call.key)
+    old = next(reversed(ex.older_of(call.key)), None) if stale else ex.unused_like(call.key)
     invalid = ex.reasons.get(call.key, "its result was no longer valid") if stale else None
     if old is None or old.effect is not None:
         return f"{AGAIN}: {invalid}" if stale else None

@@ -1,7 +1,7 @@
 """References: a result that names what is kept elsewhere, and a look whether that is still there and the same.
 
 A look changes nothing. Over the network it goes only where ``STEPSEVEN_ALLOW`` says, follows no redirect, and a place that does
-not answer is not "gone". Everything here blocks: it is called in a thread.
+not answer is not "gone". Everything here blocks: it is called in a thread. What speaks HTTP is loaded with the first look.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import hashlib
 import os
 import stat
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import elsewhere
 from stepseven.decide.elsewhere import FILE, S3, Kept
 from stepseven.store.codec import free_text
@@ -109,10 +106,18 @@ def allow_list() -> tuple[str, ...]:
 def shown(url: str) -> str:
     """A URL or path for people: a file below the current folder by the shorter way."""
     if elsewhere.scheme_of(url) == FILE:
-        path, here = Path(elsewhere.path_of(url)), Path.cwd()
-        if path.is_relative_to(here):
+        path, here = Path(elsewhere.path_of(url)), _here()
+        if here is not None and path.is_relative_to(here):
             return elsewhere.shown(str(path.relative_to(here)))
     return free_text(elsewhere.shown(url), 200)
+
+
+def _here() -> Path | None:
+    """The current folder; ``None``: a deployment has removed it."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 # -- looking --------------------------------------------------------------------------------------------------------------
@@ -162,6 +167,8 @@ def _file(kept: Kept, since_us: int) -> str | None:
 
 def _there(kept: Kept) -> Kept | None:
     """What is there now; ``None``: nothing."""
+    from http.client import HTTPException
+
     try:
         return _object(kept) if elsewhere.scheme_of(kept.url) == S3 else _page(kept)
     except CannotTell:
@@ -172,7 +179,9 @@ def _there(kept: Kept) -> Kept | None:
 
 def _reason(error: BaseException) -> str:
     """An error for people. Never with a URL: that may hold a signature."""
-    inner = error.reason if isinstance(error, urllib.error.URLError) else error
+    from urllib.error import URLError
+
+    inner = error.reason if isinstance(error, URLError) else error
     if isinstance(inner, TimeoutError):
         return f"no answer within {ANSWER_S:g} s"
     if isinstance(inner, OSError) and inner.strerror:
@@ -181,13 +190,6 @@ def _reason(error: BaseException) -> str:
 
 
 # -- the web --------------------------------------------------------------------------------------------------------------
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Whoever is on the allow-list may not send us anywhere else."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing: the answer counts as it is."""
 
 
 def _page(kept: Kept) -> Kept | None:
@@ -217,13 +219,22 @@ def _doubtful(kept: Kept, now: Kept) -> bool:
 
 
 def _answer(url: str, method: str, end: float) -> Any:
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - http and https only, and only what is allowed
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        """Whoever is on the allow-list may not send us anywhere else."""
+
+        def redirect_request(self, *_: Any, **__: Any) -> None:
+            """Follow nothing: the answer counts as it is."""
+
+    request = Request(url, method=method)  # noqa: S310 - http and https only, and only what is allowed
     request.add_header("User-Agent", "stepseven")
     request.add_header("Accept-Encoding", "identity")
     left_s = max(0.1, end - time.monotonic())
     try:
-        return urllib.request.build_opener(_NoRedirects).open(request, timeout=left_s)
-    except urllib.error.HTTPError as answer:
+        return build_opener(NoRedirects).open(request, timeout=left_s)
+    except HTTPError as answer:
         return answer
 
 

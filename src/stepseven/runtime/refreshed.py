@@ -7,9 +7,9 @@ a crash in between changes nothing, nor does newer code.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.runtime import reading
 from stepseven.runtime.place import Known
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from stepseven.decide.plan import Coming, Do, Met, Observed
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, WaitingFor
-from stepseven.runtime import ahead, kinship, known, reading, refusing
+from stepseven.runtime import ahead, claimed, kinship, known, reading, refusing, rekeyed
 from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.foresight import outlook
 from stepseven.runtime.lifecycle import Lifecycle
@@ -32,8 +32,8 @@ from stepseven.runtime.place import Place, install
 from stepseven.runtime.refusing import only
 from stepseven.runtime.turns import Turns
 from stepseven.runtime.waits import DurableWait, foreign_place
-from stepseven.transitions import runs
-from stepseven.transitions.state import Hold, Loaded, Record
+from stepseven.transitions import codes, family, runs
+from stepseven.transitions.state import Hold, Loaded, Record, outwards
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -90,13 +90,17 @@ class Rehearsal(Lifecycle):
         quiet = replace(services, watchers=[], wakers=[], executions={}, store=looking)
         super().__init__(quiet, workflow, hold, loaded, recovery=True)
         self.changed = run["source_digest"] != workflow.digest  # a call may have other arguments than last time
+        self.codes = codes.as_if_taken(self.codes, run, self.seq, workflow.digest)
         self.met: list[Met] = []
         self.possible: dict[tuple[str, str, int], Coming] = {}  # what may come if what runs again gives something else
         self.coming: tuple[Coming, ...] = ()
         self.unseen: list[str] = []  # what else cannot be seen, in words
-        self.moved: list[tuple[str, str]] = []  # branches with a call that runs again, and which
+        self.moved: set[str] = set()  # branches with a call that runs again
+        self.moved_within: set[str] = set()  # and those around them
         self._asked: set[tuple[str, str]] = set()
+        self.called: set[tuple[str, str, str]] = set()  # by the run's code
         self.pending: set[Any] = set()
+        self._anew: dict[Step[Any, Any], bool] = {}
         self._looked_at: set[Any] = set()
         self.turns = Turns(self)
 
@@ -112,15 +116,19 @@ class Rehearsal(Lifecycle):
         body = self.body = self._begin()
         ended, broke = False, None
         try:
-            give_up = loop.time() + LOOKS_S
+            since, seen = loop.time(), 0
+            give_up = since + LOOKS_S
             while not (body.done() or self._over.done()):
-                await asyncio.wait({body, self._over}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
-                if not (self.turns.under_way or self.turns.waiting) or loop.time() > give_up:
+                await asyncio.wait({body, self._over}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S / 10)
+                if self.turns.under_way or self.turns.waiting or len(self.met) > seen:  # however long many records take
+                    since, seen = loop.time(), len(self.met)
+                if loop.time() > min(give_up, since + PATIENCE_S):
                     break
             if body.done() and self.unloading is None:
                 ended, broke = _how(self, body)
             elif not self._over.done():
                 self._not_waiting()
+            await claimed.note(self)
         finally:
             self._finish("it was only looked at")
             await self._unload()
@@ -167,9 +175,9 @@ class Rehearsal(Lifecycle):
 
     def _receipts(self) -> list[str]:
         """Writes that are done, and that may come again under another key: then a person is asked whether it is the same."""
-        if not (self.moved or self.diverged or self._stale()):
-            return []
         names = self._named_before(c.name for c in (*self.coming, *self.possible.values()) if c.effect is not None)
+        if not (self.moved or self.diverged or self._stale()):
+            return [names[name] for name in rekeyed.unasked(self, names)] if names else []
         return [names[r.name] for r in self.records.values() if r.effect is not None and r.state == "done" and r.name in names]
 
     def _named_before(self, steps: Iterable[str]) -> dict[str, str]:
@@ -248,7 +256,8 @@ class Rehearsal(Lifecycle):
 
     async def will_start(self, name: str, *, branch: str, key: str, row: Row | None) -> None:
         """A run that this one starts, or has started and that has not ended."""
-        why = "not started yet" if row is None else f"it is {row['status']}"
+        fresh = "what it was built on changed" if (branch, family.START, key) in self.stale else "not started yet"
+        why = fresh if row is None else f"it is {row['status']}"
         what = f"the run of {name} that it starts"
         self.note(Met(
             name=f"run.start/{name}", branch=branch, key=key, do=Do.RUN, why=why, summary=what, new=row is None,
@@ -272,21 +281,29 @@ class Rehearsal(Lifecycle):
         self.met.append(met)
 
     def asks(self, row: Row, name: str) -> None:
-        """A question that is on record, and open."""
-        if ("", row["id"]) not in self._asked:
+        """A question that is on record, and open. One that another stands for is answered with that."""
+        if row["folded_into"] is None and ("", row["id"]) not in self._asked:
             self._asked.add(("", row["id"]))
             self.note(Met(
                 name=name, branch=row["branch"], key=row["key"], do=Do.ASK, why="asked, and not answered yet",
                 question=_line(str(row["text"])),
             ))  # fmt: skip
 
+    def begins_anew(self, step: Step[Any, Any]) -> bool:
+        """Whether a step's own code may wait for somebody. Its source is read once: a step may be met 10,000 times."""
+        anew = self._anew.get(step)
+        if anew is None:
+            anew = self._anew[step] = ahead.begins_anew(step)
+        return anew
+
     def may(self, branch: str) -> bool:
         """Whether what is called in *branch* now comes after something that runs again there, in it or around it."""
-        return any(_one_of(branch, other) or _one_of(other, branch) for other, _ in self.moved)
+        return branch in self.moved_within or not self.moved.isdisjoint(outwards(branch))
 
     def stand_in(self, call: Call) -> None:
         """It runs again, and its old result stands in: note what the source has from here on."""
-        self.moved.append((call.branch, call.key[1]))
+        self.moved.add(call.branch)
+        self.moved_within.update(outwards(call.branch))
         at = _calling()
         if at in self._looked_at:
             return
@@ -313,6 +330,7 @@ async def meet(ex: Rehearsal, call: Call) -> Any:
     """What a resume would do about one call; its value, where that is known."""
     ex.check()
     reading.as_named_before(ex, call)
+    ex.called.add(call.key)
     if call.key in ex.pending:  # another task makes the same call: they share it
         await ex.hang(call.step.name, WaitingFor.EFFECT)
     found = await ex.turns.take(outlook(ex, call))
@@ -327,11 +345,6 @@ async def meet(ex: Rehearsal, call: Call) -> Any:
     if found.met.do is Do.RUN:
         ex.stand_in(call)
     return found.value
-
-
-def _one_of(branch: str, around: str) -> bool:
-    """Whether *branch* is *around*, or within it."""
-    return not around or branch == around or branch.startswith(f"{around}/")
 
 
 def _how(ex: Rehearsal, body: asyncio.Task[Any]) -> tuple[bool, str | None]:

@@ -13,9 +13,10 @@ import functools
 import inspect
 import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import policy
 from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Retryable, StepsevenError, Superseded
@@ -64,9 +65,15 @@ class Sent:
 
 @dataclass(slots=True)
 class Caller:
-    """Whether anybody still waits for a piece of work."""
+    """Whether anybody still waits for a piece of work, and how it hears of its end."""
 
     gone: bool = False
+    waiter: asyncio.Future[None] | None = None
+
+    def wake(self, _: object = None) -> None:
+        """It is over."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 @dataclass(slots=True)
@@ -90,7 +97,7 @@ class Send:
 
 async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None) -> Sent:
     """Claim, and do whatever the claim finds."""
-    same = await clash.after_change(ex, call)
+    same = await clash.after_change(ex, call, intent)
     if same is not None:
         return same
     approved = await approving.word(ex, call) if approving.needed(call) else None
@@ -120,14 +127,23 @@ async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy
 
 async def _uninterrupted(ex: Execution, work: Callable[[Caller], Coroutine[Any, Any, Any]]) -> Any:
     """Do *work* in a task that nobody cancels; a cancelled caller waits for its end, and is cancelled then."""
-    caller = Caller()
-    task = asyncio.get_running_loop().create_task(work(caller))
+    caller, loop = Caller(), asyncio.get_running_loop()
+
+    async def whole() -> Any:
+        try:
+            return await work(caller)
+        finally:
+            caller.wake()  # as its last act: by a callback of its own the caller would hear of it a turn later
+
+    task = loop.create_task(whole())
     ex.tasks.discard(task)  # it is not the run's own code
     ex.sending.add(task)
     task.add_done_callback(ex.sending.discard)
+    task.add_done_callback(caller.wake)  # one that was cancelled before it began has no last act
     while not task.done():
+        caller.waiter = loop.create_future()
         try:
-            await asyncio.wait({task})
+            await caller.waiter
         except asyncio.CancelledError:
             caller.gone = True
     if caller.gone:
@@ -175,7 +191,7 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     approved: approving.Approved | None,
 ) -> Sent | Claim:
     claim_id, second, looking = ex.edge.new_id("c"), clash.seconds_wanted(ex, call), looks_first(ex, call)
-    wanted, made = replace(intent, unsent=looking), _Made(ex)
+    wanted, made = replace(intent, unsent=True) if looking else intent, _Made(ex)
 
     def unit(tx: Any) -> Claim:
         now = made.now_us()

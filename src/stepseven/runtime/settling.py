@@ -7,6 +7,7 @@ a person is asked, and the run stays ``cancelling`` or ``failing`` until the ans
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,25 +41,28 @@ async def open_claims(ex: Execution) -> bool:
 async def settle_all(ex: Execution) -> None:
     """Find out about every claim in doubt, one after the other."""
     for row in await ex.store.read(lambda tx: effects.unsettled(tx, ex.hold.run_no)):
-        held = await ex.store.read(partial(_look, row["claim_id"]))
-        if held is not None:
-            call = _call_of(ex, row)
-            intent = Intent(
-                scope=row["scope"], scope_id=row["scope_id"], name=row["name"], key=row["key"], step=row["step"],
-                branch=row["branch"], inputs=row["inputs"], arguments=row["arguments"] or "{}", timeout_us=0,
-            )  # fmt: skip
-            try:
-                await doubt.resolve(ex, call, intent, held, proven=doubt.proven(ex, call, held))
-            finally:
-                call.close()  # it was only asked about
+        await settle(ex, row)
+
+
+async def settle(ex: Execution, row: Row) -> None:
+    """Find out about one claim that may be in doubt, without the call that made it. Nothing is sent for that."""
+    held = await ex.store.read(partial(_look, row["claim_id"]))
+    if held is None:
+        return
+    call, intent = call_of(ex, row)
+    call.step = Step(call.step.fn, replace(call.step.settings, idempotent=False), call.step.hooks)
+    try:
+        await doubt.resolve(ex, call, intent, held, proven=doubt.proven(ex, call, held))
+    finally:
+        call.close()  # it was only asked about
 
 
 def _look(claim_id: str, tx: Tx) -> Claim | None:
     return effects.look(tx, claim_id)
 
 
-def _call_of(ex: Execution, row: Row) -> Call:
-    """The call a claim was made by, from what the claim keeps."""
+def call_of(ex: Execution, row: Row) -> tuple[Call, Intent]:
+    """The call a claim was made by, from what the claim keeps, and what it wants. It is to be closed."""
     stored: dict[str, Any] = json.loads(row["arguments"] or "{}")
     step = _step_of(ex, row["step"])
     bound: dict[str, Any] = {}
@@ -72,7 +76,11 @@ def _call_of(ex: Execution, row: Row) -> Call:
     texts = {name: canonical(value, name) for name, value in stored.items()}
     call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
     reading.as_named_before(ex, call)
-    return call
+    intent = Intent(
+        scope=row["scope"], scope_id=row["scope_id"], name=row["name"], key=row["key"], step=row["step"],
+        branch=row["branch"], inputs=row["inputs"], arguments=row["arguments"] or "{}", timeout_us=0,
+    )  # fmt: skip
+    return call, intent
 
 
 def _step_of(ex: Execution, name: str) -> Step[Any, Any] | None:

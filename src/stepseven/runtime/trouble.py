@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
 from stepseven.errors import AlreadyDone, Conflict, NotYet

@@ -1,7 +1,8 @@
-"""How long a look at the outside takes changes nothing about what a rehearsal makes of it.
+"""Whose turn it is: what goes on only when nothing else of a run's code can.
 
-A probe, a file, the store answer when they answer. What has been waited for is handed on only when nothing else of the run's code
-can go on, and then in the order in which it was begun: so two rehearsals of the same see the same.
+How long a look at the outside takes changes nothing about what a rehearsal makes of it: a probe, a file, the store answer when
+they answer, and what has been waited for is handed on in the order in which it was begun. So two rehearsals of the same see the
+same. And whoever has to know that the code does not ask for something comes last: then all else has had its turn.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepseven.runtime.waits import Lull, Standing, standing
 
 if TYPE_CHECKING:
-    from stepseven.runtime.execution import Execution
+    from stepseven.runtime.memory import RunMemory
 
 T = TypeVar("T")
 AGAIN_S = 0.001
 PATIENCE_S = 0.25  # for code that waits for something outside between its steps: nobody tells when it goes on
+LAST_S = 10.0  # the same, and for steps in hand, of whoever comes last in an execution: what is asked then may be taken back
 
 
 class Turns:
-    """The looks of one rehearsal."""
+    """The turns of one execution, or of one rehearsal."""
 
-    def __init__(self, ex: Execution) -> None:
+    def __init__(self, ex: RunMemory, *, patience_s: float = PATIENCE_S, again_s: float = AGAIN_S) -> None:
         self._ex = ex
+        self._patience_s, self._again_s = patience_s, again_s
         self._numbers = itertools.count()
         self.under_way = 0
-        self.waiting: dict[int, asyncio.Future[None]] = {}  #: those that have their answer, until it is their turn
+        #: those that have their answer, and after them those that come last, until it is their turn
+        self.waiting: dict[tuple[bool, int], asyncio.Future[None]] = {}
         self._since = 0.0  # when the last of them came
         self._looking = False
 
@@ -43,11 +47,15 @@ class Turns:
         finally:
             self.under_way -= 1
             if waited and self._ex.unloading is None:
-                await self._turn(number)
+                await self._turn(number, last=False)
 
-    async def _turn(self, number: int) -> None:
+    async def last(self) -> None:
+        """Let everything else have its turn: returns when nothing of the run's code can go on by itself (or takes very long)."""
+        await self._turn(next(self._numbers), last=True)
+
+    async def _turn(self, number: int, *, last: bool) -> None:
         loop = asyncio.get_running_loop()
-        self.waiting[number] = future = loop.create_future()
+        self.waiting[last, number] = future = loop.create_future()
         self._ex.inside.add(future)
         self._since = loop.time()
         self._soon(0.0)
@@ -55,7 +63,7 @@ class Turns:
             await future
         finally:
             self._ex.inside.discard(future)
-            self.waiting.pop(number, None)
+            self.waiting.pop((last, number), None)
 
     def _soon(self, delay_s: float) -> None:
         if not self._looking:
@@ -70,10 +78,10 @@ class Turns:
         if self._still():
             self._looking = True
             lull = Lull(tasks, lambda: self._go(lull))
-        elif not self.under_way and asyncio.get_running_loop().time() - self._since > PATIENCE_S:
+        elif not self.under_way and asyncio.get_running_loop().time() - self._since > self._patience_s:
             self._release()
         else:
-            self._soon(AGAIN_S)
+            self._soon(self._again_s)
 
     def _still(self) -> bool:
         ex = self._ex
@@ -88,10 +96,14 @@ class Turns:
             self._soon(0.0)
 
     def _release(self) -> None:
-        for number in sorted(self.waiting):
-            future = self.waiting.pop(number)
-            if not future.done():
-                future.set_result(None)
+        turn = sorted(self.waiting)
+        for at in turn:
+            if at[0] == turn[0][0]:  # who comes last does not go with the others
+                future = self.waiting.pop(at)
+                if not future.done():
+                    future.set_result(None)
+        if self.waiting:
+            self._soon(0.0)
 
 
 @types.coroutine

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import elsewhere
 from stepseven.decide.elsewhere import FILE, Kept
 from stepseven.errors import NotRecordable, Superseded

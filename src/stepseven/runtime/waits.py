@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from types import CodeType, FrameType
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.model import WaitingFor
 from stepseven.transitions.children import Seen
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide import escalate, policy
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, to_micro
-from stepseven.runtime import approving, asking, choices, clash, doubt, reading, remembering, sending, trouble, verifying
+from stepseven.runtime import approving, asking, choices, clash, doubt, reading, rekeyed, remembering, sending, trouble, verifying
 from stepseven.runtime.attempt import Attempt
+from stepseven.runtime.choices import BY_HAND
 from stepseven.store.codec import digest, free_text
 from stepseven.transitions import effects, steps
 from stepseven.transitions.effects import REFUSED_RESULT, Claim, Intent, Verdict
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
     from stepseven.transitions.state import Record
-
-BY_HAND = choices.BY_HAND
 
 
 class Unkept(Exception):
@@ -43,6 +42,8 @@ async def write(ex: Execution, call: Call) -> Any:
         if record is not None:
             value = reading.value_of(ex, call, record)
             if value is not reading._MISSING:  # noqa: SLF001 - else its artifact is gone: the receipt is the same text
+                if ex.questions and not record.used:
+                    await clash.asked_for(ex, call)
                 record.used = True
                 if ex.recovery and verifying.suspect(ex, call, record):
                     await verifying.holds(ex, call, record)  # it does: what its receipt names, and is gone, is noted
@@ -71,7 +72,7 @@ def record_of(ex: Execution, call: Call) -> Record | None:
         return record
     if record.state != "done" and not is_refusal(record):
         return record
-    older = (r for r in reversed(ex.older) if (r.branch, r.name, r.key) == call.key and r.inputs == call.digest)
+    older = (r for r in reversed(ex.older_of(call.key)) if r.inputs == call.digest)
     return next((r for r in older if r.state == "done" or is_refusal(r)), None)
 
 
@@ -99,11 +100,11 @@ async def as_claimed(ex: Execution, call: Call) -> Intent:
     said = [name for name in ex.names_before(step) if name not in step.settings.renamed_from] if ex.renamed else []
     if not declared and not said:
         return intent
+    if said and ex.claimed_as is None:  # once: from then on the run claims nothing under older names that are not known
+        ex.claimed_as = await ex.store.read(lambda tx: {(c["step"], c["name"]): None for c in rekeyed.claims_of(ex, tx)})
+    names = [*declared, *said, *(name for of, name in ex.claimed_as or () if of in said)]
 
     def unit(tx: Any) -> str:
-        mine = {ex.hold.run_no, ex.run["root_no"]} - {None} if said else ()  # then it may be named otherwise than the step
-        rows = [row for no in mine for row in tx.all(tx.sql.effects, {"run_no": no}) if row["key"] == intent.key]
-        names = [*declared, *said, *(row["name"] for row in rows if row["step"] in said)]
         return next((n for n in names if tx.one(tx.sql.effect, {**intent.where(), "name": n}) is not None), intent.name)
 
     return replace(intent, name=await ex.store.read(unit))
@@ -237,8 +238,7 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
     try:
         record, text, back = reading.made(ex, call, value, attempt or Attempt(), started_us, approach=approach, judged=True)
     except Exception as refused:  # whatever is wrong with the value, it is what came back
-        told = str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}"
-        told = free_text(told, 300)
+        told = free_text(str(refused) if isinstance(refused, StepsevenError) else f"{type(refused).__name__}: {refused}", 300)
         await _settled_without(ex, call, claim, told, attempt, _spent(call, claim, attempt, started_us, approach))
         if attempt is not None:
             raise Unkept from refused

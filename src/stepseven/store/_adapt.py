@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import Parameter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -15,13 +15,17 @@ _renamed: Callable[[str, Any], Any] = typing.NewType
 
 
 class Adapter(NamedTuple):
-    """``dump(value)`` gives JSON bytes, ``load(json)`` the value, ``check(value)`` refuses a value of another shape."""
+    """``dump(value)`` gives JSON bytes, ``load(json)`` the value, ``check(value)`` refuses a value of another shape.
+
+    ``whole``: whatever is loaded has every field from its text; none can be there that the text does not name.
+    """
 
     dump: Callable[[Any], bytes]
     load: Callable[[str | bytes], Any]
     load_given: Callable[[str | bytes], Any]
     check: Callable[[Any], Any]
     schema: Callable[[], dict[str, Any]]
+    whole: bool = False
 
 
 def is_open(annotation: Any) -> bool:
@@ -84,7 +88,58 @@ def _build(annotation: Any) -> Adapter:
         load_given=lambda text: read(text, by_alias=True, by_name=True),
         check=adapter.validator.validate_python,
         schema=lambda: _schema(adapter),
+        whole=_whole(adapter.core_schema),
     )
+
+
+#: What of pydantic's inner form of a type leaves no field without its text, and which of its entries are known to say nothing
+#: to the contrary. All else (a default, an alias, a validator, whatever a later version has) counts as if it might.
+_ANY = ("type", "ref", "metadata", "strict")
+_HARMLESS = {
+    **dict.fromkeys(("int", "str", "float", "bool", "none", "bytes", "date", "decimal", "uuid"), ()),
+    **dict.fromkeys(("time", "datetime", "timedelta"), ("microseconds_precision",)),
+    "enum": ("cls", "members", "sub_type", "missing"), "literal": ("expected",), "nullable": ("schema",),
+    "list": ("items_schema",), "set": ("items_schema",), "frozenset": ("items_schema",), "dict": ("keys_schema", "values_schema"),
+    "tuple": ("items_schema", "variadic_item_index"), "union": ("choices",), "definitions": ("schema", "definitions"),
+    "definition-ref": ("schema_ref",), "dataclass": ("cls", "config", "fields", "frozen", "post_init", "schema", "slots"),
+    "dataclass-args": ("computed_fields", "collect_init_only", "dataclass_name", "fields"),
+    "dataclass-field": ("name", "schema", "init", "kw_only"),
+    "model": ("cls", "config", "custom_init", "root_model", "schema"),
+    "model-fields": ("computed_fields", "fields", "model_name"), "model-field": ("schema",),
+    "typed-dict": ("cls", "cls_name", "computed_fields", "config", "extra_behavior", "fields"),
+    "typed-dict-field": ("schema", "required"),
+}  # fmt: skip
+_EXPECTED = {
+    "computed_fields": [], "post_init": False, "custom_init": False, "root_model": False, "init": True, "required": True,
+    "collect_init_only": False, "extra_behavior": "ignore",
+}  # fmt: skip
+_SETTINGS = {"title", "strict", "ser_json_bytes", "val_json_bytes", "frozen"}
+
+
+def _whole(schema: Any) -> bool:
+    """Whether a type, in pydantic's inner form, can only be read from a text that names all its fields, under their names."""
+    kind = schema.get("type")
+    known = _HARMLESS.get(kind)
+    if known is None or not schema.keys() <= {*_ANY, *known}:
+        return False
+    if any(name in schema and schema[name] != value for name, value in _EXPECTED.items()):
+        return False
+    if not schema.get("config", {}).keys() <= _SETTINGS:
+        return False
+    return all(map(_whole, _inside(kind, schema)))
+
+
+def _inside(kind: str, schema: Any) -> Iterator[Any]:
+    """The types that a type is made of."""
+    for name in ("schema", "items_schema", "keys_schema", "values_schema", "choices", "definitions"):
+        part = schema.get(name)
+        if isinstance(part, list):
+            yield from (choice[0] if isinstance(choice, tuple) else choice for choice in part)
+        elif part is not None:
+            yield part
+    if kind in {"dataclass-args", "model-fields", "typed-dict"}:
+        fields = schema["fields"]
+        yield from fields.values() if isinstance(fields, dict) else fields
 
 
 def _schema(adapter: Any) -> Any:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import Connection, errors
 from psycopg.rows import args_row, tuple_row
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import StoreUnavailable
 from stepseven.store.migrate import migrations, mismatch
 

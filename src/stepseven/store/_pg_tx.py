@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import psycopg
 
@@ -80,6 +81,10 @@ class _Sending:
     def all(self, statement: str, params: Values) -> list[Row]:
         """Every row."""
         return self._execute(statement, params).rows
+
+    def values(self, statement: str, params: Values) -> list[tuple[Any, ...]]:
+        """Every row as its bare values, in the order of the columns."""
+        return self._execute(statement, params).values
 
     def run(self, statement: str, params: Values) -> int:
         """Execute; the number of rows written."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import pq
+from psycopg.adapt import Transformer
 
 from stepseven.store._pg_connect import Connection
 from stepseven.store._pg_trouble import Silent
@@ -28,12 +29,19 @@ _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
 class Told:
     """What the server answered to one statement."""
 
-    __slots__ = ("done", "rows", "written")
+    __slots__ = ("columns", "done", "values", "written")
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.columns: list[str] = []
+        self.values: list[tuple[Any, ...]] = []  #: the rows, without the names of the columns
         self.written = 0  #: rows written, or given
         self.done = b""  #: the server's word for it: ``COMMIT``, ``INSERT 0 1``
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows by the names of their columns."""
+        columns = self.columns
+        return [dict(zip(columns, values, strict=True)) for values in self.values]
 
 
 class _Known:
@@ -44,7 +52,7 @@ class _Known:
     def __init__(self, statement: str) -> None:
         self.names: list[str] | None = None  #: values by name, in the server's order; ``None``: they come in that order
         self.prepared: dict[tuple[int, ...], bytes] = {}  #: by the types of its values
-        self.shape: list[tuple[int, str, Callable[[bytes], Any]]] | None = None  #: its columns: place, name, how to read it
+        self.shape: _Shape | None = None  #: its columns, once it was answered
         order: list[str] = []
         count = 0
 
@@ -66,10 +74,12 @@ class _Known:
 
     def values(self, params: Values) -> tuple[list[bytes | None], tuple[int, ...]]:
         """The values as the server reads them, and their types."""
-        given = [params[name] for name in self.names] if self.names is not None and isinstance(params, Mapping) else params
+        given: Any = params
+        if type(params) is dict or isinstance(params, Mapping):  # that it is a mapping takes as long to find out as three values
+            given = () if self.names is None else [params[name] for name in self.names]
         texts: list[bytes | None] = []
         types: list[int] = []
-        for value in () if isinstance(given, Mapping) else given:
+        for value in given:
             if type(value) is str:
                 texts.append(_text(value))
                 types.append(0)  # of whatever type it has where it stands
@@ -98,6 +108,23 @@ def _bool(value: bytes) -> int:
 
 #: By the server's type numbers: bool, int8, int2, int4, oid, xid, numeric (a sum of int8 is one, and whole). All else is text.
 _LOADERS: dict[int, Callable[[bytes], Any]] = {16: _bool, 20: int, 21: int, 23: int, 26: int, 28: int, 1700: int}
+
+
+#: What the driver's own readers, which take whole rows at a time, give as ours do: whole numbers and texts.
+_PLAIN = frozenset({18, 19, 20, 21, 23, 25, 26, 114, 1042, 1043, 3802})
+_MANY = 30  # rows: for fewer, getting the driver's readers ready costs more than they save
+
+
+class _Shape:
+    """The columns of an answer: their names, how to read each, and whether the driver's own readers do the same."""
+
+    __slots__ = ("loaders", "names", "plain")
+
+    def __init__(self, result: pq.abc.PGresult) -> None:
+        columns = range(result.nfields)
+        self.names = [(result.fname(i) or b"").decode() for i in columns]
+        self.loaders = [(i, _LOADERS.get(result.ftype(i), bytes.decode)) for i in columns]
+        self.plain = all(result.ftype(i) in _PLAIN for i in columns)
 
 
 class Wire:
@@ -189,7 +216,7 @@ class Wire:
                 raise psycopg.OperationalError("the server answered less than it was asked for")
             if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
                 if known is not None:
-                    answers.append(_told(known, result))
+                    answers.append(_told(known, result, self.connection))
             elif failure is None and result.status != pq.ExecStatus.PIPELINE_ABORTED:
                 failure = psycopg.errors.error_from_result(result)
             if self._result() is not None:
@@ -221,20 +248,25 @@ class Wire:
         return any(map(bool, select.select([fileno], [fileno] if write else [], [], _LOOK_S)))
 
 
-def _told(known: _Known, result: pq.abc.PGresult) -> Told:
+def _told(known: _Known, result: pq.abc.PGresult, connection: Connection) -> Told:
     told = Told()
     told.done = result.command_status or b""
     if result.status == pq.ExecStatus.TUPLES_OK:
-        if known.shape is None or len(known.shape) != result.nfields:
-            known.shape = [
-                (i, (result.fname(i) or b"").decode(), _LOADERS.get(result.ftype(i), bytes.decode)) for i in range(result.nfields)
-            ]
-        get = result.get_value
-        told.rows = [
-            {name: None if (value := get(row, i)) is None else load(value) for i, name, load in known.shape}
-            for row in range(result.ntuples)
-        ]
+        shape = known.shape
+        if shape is None or len(shape.names) != result.nfields:
+            shape = known.shape = _Shape(result)
+        told.columns = shape.names
         told.written = result.ntuples
+        if shape.plain and result.ntuples > _MANY:
+            readers = Transformer(connection)
+            readers.set_pgresult(result)
+            told.values = readers.load_rows(0, result.ntuples, tuple)
+        else:
+            get = result.get_value
+            told.values = [
+                tuple([None if (value := get(row, i)) is None else load(value) for i, load in shape.loaders])
+                for row in range(result.ntuples)
+            ]
     else:
         told.written = result.command_tuples or 0
     return told

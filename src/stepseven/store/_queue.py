@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from stepseven.store.base import Tx, Values, Whose
 
-T = TypeVar("T")
-
 
 class Queued:
-    """What waits for the writer thread: a unit, or one inserting statement; and the future of who waits for it."""
+    """What waits for the writer thread: a unit, or one inserting statement; and who waits for it (``ended``)."""
 
-    __slots__ = ("client", "durable", "error", "future", "loop", "result", "statement", "unit", "values")
+    __slots__ = ("client", "done", "durable", "error", "loop", "result", "statement", "unit", "values", "waiter")
 
     def __init__(
         self,
@@ -32,7 +30,8 @@ class Queued:
         self.statement = statement
         self.values = values
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.waiter: asyncio.Future[None] | None = None
+        self.done = False  #: as its loop knows it
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -40,28 +39,28 @@ class Queued:
 def settle(batch: list[Queued]) -> None:
     """Tell those who wait in this loop. One who was cancelled meanwhile is told nothing; it was written all the same."""
     for queued in batch:
-        if queued.future.done():
-            continue
-        if queued.error is not None:
-            queued.future.set_exception(queued.error)
-        else:
-            queued.future.set_result(queued.result)
+        queued.done = True
+        if queued.waiter is not None and not queued.waiter.done():
+            queued.waiter.set_result(None)
 
 
-async def ended(future: asyncio.Future[T]) -> T:
-    """The result of a queued unit. Who is cancelled meanwhile hears of it after the commit: it cannot be called back."""
+async def ended(queued: Queued) -> Any:
+    """The result of a queued unit. Who is cancelled meanwhile hears of it after the commit: it cannot be called back.
+
+    A future of one's own at a time, and none that is shielded: that would take the loop a turn more at each commit.
+    """
     cancelled = False
-    while not future.done():
+    while not queued.done:
+        queued.waiter = queued.loop.create_future()
         try:
-            await asyncio.shield(future)
+            await queued.waiter
         except asyncio.CancelledError:
             cancelled = True
-        except Exception:  # noqa: BLE001 - raised below, from the future
-            break
-    result = future.result()
+    if queued.error is not None:
+        raise queued.error
     if cancelled:
         raise asyncio.CancelledError
-    return result
+    return queued.result
 
 
 def refuse(queue: deque[Queued], why: BaseException) -> None:

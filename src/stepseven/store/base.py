@@ -34,6 +34,10 @@ class Tx(Protocol):
         """Every row."""
         ...
 
+    def values(self, statement: str, params: Values) -> Sequence[Sequence[Any]]:
+        """Every row as its bare values, in the order of the columns: for very many."""
+        ...
+
     def run(self, statement: str, params: Values) -> int:
         """Execute; the number of rows written."""
         ...

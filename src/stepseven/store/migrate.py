@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from stepseven.errors import SchemaMismatch, StoreUnavailable
@@ -17,7 +17,11 @@ APPLICATION_ID = 0x53544537  # "STE7" in the file's header: tells a stepseven fi
 @cache
 def migrations(database: str) -> list[tuple[int, str]]:
     """The released migrations of ``sqlite`` or ``postgres`` as (number, SQL), in order."""
-    folder = resources.files("stepseven.store") / "migrations" / database
+    folder: Any = Path(__file__).parent / "migrations" / database
+    if not folder.is_dir():  # installed as something else than files
+        from importlib import resources  # takes its time
+
+        folder = resources.files("stepseven.store") / "migrations" / database
     found = [(int(item.name[:4]), item.read_text("utf-8")) for item in folder.iterdir() if item.name.endswith(".sql")]
     return sorted(found)
 

@@ -123,13 +123,13 @@ class PostgresStore:
         """Through the writer thread."""
         queued = Queued(durable or self._always, None, statement, values)
         self._writer.put(queued)
-        return bool(await ended(queued.future))
+        return bool(await ended(queued))
 
     async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:
         """Through the writer thread."""
         queued = Queued(durable or self._always, unit, client=client)
         self._writer.put(queued)
-        result: T = await ended(queued.future)
+        result: T = await ended(queued)
         return result
 
     def write_now(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:

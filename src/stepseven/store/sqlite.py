@@ -12,7 +12,6 @@ log after a commit is ``_disk.py``'s part.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import sqlite3
@@ -278,14 +277,14 @@ class SqliteStore:
 
     # -- the writer thread --------------------------------------------------------------------------------------------
 
-    def _enqueue(self, queued: Queued) -> asyncio.Future[Any]:
+    def _enqueue(self, queued: Queued) -> Queued:
         if self._closing:
             raise self._closed()
         self._queue.append(queued)
         if not self._thread.start() or (self._closing and not self._thread.alive):  # closed in this very moment
             refuse(self._queue, self._closed())
         self._wake.set()
-        return queued.future
+        return queued
 
     def _closed(self) -> StoreUnavailable:
         return StoreUnavailable(self.url, "it was closed")

@@ -10,8 +10,9 @@ Longer than other files on purpose: one place to read all SQL is worth more than
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from stepseven._dataclass import dataclass
 from stepseven.store.dialect import Dialect
 
 SEQ_BITS = 24  #: records of one run: up to 16,777,215
@@ -73,6 +74,8 @@ class Statements:
     append_read_free: str
     append_settled: str
     steps: str
+    maps: str
+    acted: str
     finish_map: str
     # attempts
     begin_attempt: str
@@ -315,7 +318,7 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "count_questions": f"""UPDATE {s}run SET open_questions = (SELECT count(*) FROM {s}question WHERE run_no = :run_no
                 AND status = 'open' AND folded_into IS NULL), updated_us = :now WHERE no = :run_no""",
         # What counts as progress between two executions; a take is none, nor is a begin or claim that was there before.
-        "run_progress": f"""SELECT (SELECT count(*) FROM {s}step WHERE id BETWEEN :low AND :high)
+        "run_progress": f"""SELECT (SELECT count(*) FROM {s}step WHERE id BETWEEN :low AND :high AND name <> 'run.code')
                 + (SELECT count(*) FROM {s}effect WHERE run_no = :run_no)
                 + (SELECT count(*) FROM {s}effect WHERE run_no = :run_no AND state IN ('done', 'refused'))
                 + (SELECT count(*) FROM {s}question WHERE run_no = :run_no)
@@ -417,9 +420,16 @@ def _step_statements(s: str, d: Dialect) -> dict[str, str]:
               FROM {s}run AS r CROSS JOIN {s}effect AS e WHERE r.no = {d.mark} AND r.fence = {d.mark} AND r.owner = {d.mark}
                 AND e.claim_id = {d.mark} AND e.state <> 'done' {d.hold_r}
             ON CONFLICT DO NOTHING""",
+        "maps": f"""SELECT result FROM {s}step WHERE id BETWEEN :low AND :high AND name = 'run.map' AND branch = ''
+              AND result IS NOT NULL""",
         "steps": f"""SELECT id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach,
                 why, facts, usd, tokens, started_us, ended_us
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id""",
+        # The newest record of a run; and whether it, or the run whose receipts it shares, has done or begun anything outside.
+        "acted": f"""SELECT coalesce((SELECT max(id) FROM {s}step WHERE id BETWEEN :low AND :high), :low) AS last,
+                CASE WHEN EXISTS (SELECT 1 FROM {s}effect WHERE run_no = :run_no OR run_no = :root_no)
+                  OR EXISTS (SELECT 1 FROM {s}step WHERE id BETWEEN :low AND :high AND effect IS NOT NULL)
+                THEN 1 ELSE 0 END AS acted""",
         # The one record that changes: a map's count, while the map runs.
         "finish_map": f"""UPDATE {s}step SET state = :state, result = :result, ended_us = :now
             WHERE id = :id AND name = 'run.map'
@@ -570,9 +580,11 @@ def _question_statements(s: str) -> dict[str, str]:
                 answered_us, note, created_us)
             SELECT id || :suffix, :run_no, client_id, branch, key, n, step, kind, text, options, schema, recommendation, context,
                 about, asked_seq, attempts, asked_of, fallback, status, answer, answered_by, answered_us, note, created_us
-              FROM {s}question WHERE run_no = :from_no AND (kind = 'ask' OR (kind = 'approve' AND step IS NULL))
-               AND status IN ('answered', 'expired')
-               AND asked_seq < :asked_seq""",
+              FROM {s}question WHERE run_no = :from_no AND (
+                ((kind = 'ask' OR (kind = 'approve' AND step IS NULL)) AND status IN ('answered', 'expired')
+                  AND asked_seq < :asked_seq)
+                OR (kind IN ('code', 'conflict') AND status = 'answered' AND answer <> '"stop"'
+                  AND substr(key, 1, 6) <> 'twice/'))""",
         # A batch's question tells of every item that was folded into it, until it is answered.
         "retell_question": f"""UPDATE {s}question SET text = :text, options = :options, recommendation = :recommendation,
                 context = :context WHERE id = :id AND status = 'open'""",
@@ -655,10 +667,10 @@ def _price_statements(s: str) -> dict[str, str]:
         "lately_ended_of_client": f"""SELECT {columns} FROM (SELECT * FROM {s}run
                 WHERE client_id = :client_id AND workflow = :workflow ORDER BY no DESC LIMIT :span) AS own
             WHERE {counts} ORDER BY no DESC LIMIT :limit""",
-        "priced_steps": f"""SELECT branch, name, key, state, usd, ended_us - started_us AS us,
+        "priced_steps": f"""SELECT branch, name, key, state, usd, tokens, ended_us - started_us AS us,
                 CASE WHEN name = 'run.start' THEN summary END AS summary
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :limit""",
-        "priced_tries": f"""SELECT branch, name, key, outcome, usd, ended_us - started_us AS us
+        "priced_tries": f"""SELECT branch, name, key, outcome, usd, tokens, ended_us - started_us AS us
             FROM {s}attempt WHERE run_no = :run_no ORDER BY branch, name, key, n LIMIT :limit""",
         "child_times": f"""SELECT id, workflow, executing_us FROM {s}run WHERE parent_no = :run_no
             ORDER BY no DESC LIMIT :limit""",

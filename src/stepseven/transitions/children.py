@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import Fatal, RunConflict
 from stepseven.model import Question, RunStatus
 from stepseven.store.base import Row, Tx

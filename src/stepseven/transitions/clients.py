@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import facts as rule
 from stepseven.decide.facts import Said
 from stepseven.errors import UnknownClient

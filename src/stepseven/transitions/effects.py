@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.escalate import Draft
 from stepseven.model import EffectState, Option, QuestionKind
 from stepseven.store.base import Later, Row, Tx

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from stepseven.errors import UnknownRun
@@ -80,10 +81,25 @@ def checkpoint(tx: Tx, run_id: str) -> dict[str, Any]:
     run, row = tx.one(tx.sql.run_by_id, {"id": run_id}), tx.one(tx.sql.checkpoint, {"id": run_id})
     if run is None or row is None:
         raise UnknownRun(run_id)
-    told: dict[str, Any] = json.loads(row["document"])
+    told = document(tx, run["no"], row["document"])
     if kin(tx, run["no"]):
         uusd, tokens = spend(tx, run["no"])
         told["spend"] = {"usd": uusd / 1e6, "tokens": tokens}
+    return told
+
+
+def document(tx: Tx, run_no: int, text: str) -> dict[str, Any]:
+    """A checkpoint as the view has it, but for items that a map has no more: they are done, and none of its total."""
+    told: dict[str, Any] = json.loads(text)
+    made = told.get("artifacts")
+    maps = {n: m for n, m in made.items() if isinstance(m, dict) and "of" in m} if isinstance(made, dict) else {}
+    gone: Counter[str] = Counter()
+    for row in tx.all(tx.sql.maps, _range(run_no)) if maps else ():
+        gone.update(json.loads(row["result"]).get("gone", {}))
+    for name, entry in maps.items():
+        entry["done"] = max(0, min(entry["done"] - gone[name], entry["of"]))
+        if gone[name] and entry["done"] < entry["of"] and name in told["steps_complete"]:
+            told["steps_complete"].remove(name)
     return told
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import escalate
 from stepseven.decide.escalate import Draft, Receipt, Situation
 from stepseven.model import EffectState, QuestionKind, QuestionStatus, RunStatus

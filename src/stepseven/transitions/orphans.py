@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import sources
 from stepseven.decide.orphans import Offer, left_by, unknown_to_all
 from stepseven.store.base import Row, Tx

@@ -14,8 +14,9 @@ import json
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.retention import DAY_US
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest

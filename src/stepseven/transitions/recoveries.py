@@ -7,17 +7,20 @@ in force after that, as long as what it is about has no newer record; a newer ch
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from stepseven._dataclass import dataclass
 from stepseven.store.base import Row, Tx
-from stepseven.transitions.state import Hold, Loaded, Record
+from stepseven.transitions.state import Hold, Loaded, Record, outwards
 
 Drift = Literal["keep", "refresh"]
 NO_PLAN = "{}"
 INTERNAL = ("run.", "client.")
+_NEVER = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,8 @@ class Chosen:
             dict(other.approach), dict(other.skip), set(other.rerun), other.drift,
         )  # fmt: skip
 
-    def stored(self) -> str:
-        """As it is kept."""
+    def told(self) -> dict[str, Any]:
+        """What was chosen, as ``resume`` takes it; nothing of what was not."""
         told: dict[str, Any] = {}
         if self.approach:
             told["approach"] = dict(self.approach)
@@ -64,7 +67,11 @@ class Chosen:
             told["rerun"] = list(self.rerun)
         if self.drift:
             told["drift"] = self.drift
-        told["as_of_seq"] = self.as_of_seq
+        return told
+
+    def stored(self) -> str:
+        """As it is kept."""
+        told = {**self.told(), "as_of_seq": self.as_of_seq}
         if self.tried:
             told["tried"] = [[*key, n] for key, n in self.tried.items()]
         return json.dumps(told, ensure_ascii=False)
@@ -108,8 +115,9 @@ def open_one(rows: Sequence[Row]) -> Row | None:
 
 
 def begin(  # noqa: PLR0913, PLR0917 - what it is made of
-    tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen | None, now_us: int, plan: str = NO_PLAN
-) -> Row | None:
+    tx: Tx, hold: Hold, loaded: Loaded, recovery_id: str, chosen: Chosen | None, now_us: int, plan: str = NO_PLAN,
+    *, by: str | None = None,
+) -> Row | None:  # fmt: skip
     """Open a recovery of a run that was just taken, or go on with the one under way.
 
     Args:
@@ -120,6 +128,7 @@ def begin(  # noqa: PLR0913, PLR0917 - what it is made of
         chosen: what was chosen, checked; ``None``: nothing.
         now_us: the time.
         plan: what somebody looked at before they chose, as JSON.
+        by: who resumed it, where nothing was chosen; that is in *chosen* otherwise.
 
     Returns:
         Its row; ``None``: the run is no longer ours, and nothing was written.
@@ -131,7 +140,7 @@ def begin(  # noqa: PLR0913, PLR0917 - what it is made of
         _close_others(tx, loaded, now_us)
     row = {
         "id": recovery_id, "plan": plan, "chosen": None if chosen is None else chosen.stored(),
-        "by": None if chosen is None else chosen.by, "result": _began(loaded), "created_us": _later(loaded, now_us),
+        "by": by if chosen is None else chosen.by, "result": _began(loaded), "created_us": _later(loaded, now_us),
         "ended_us": None,
     }  # fmt: skip
     if tx.run(tx.sql.begin_recovery, {**row, **hold.keys()}) != 1:
@@ -193,6 +202,7 @@ def account(row: Row, records: Iterable[Record], *, asked: int, uusd: int, execu
         was spent on it; ``saved``: step → calls that did not have to run although something before them ran again.
     """
     began, records = json.loads(row["result"]), list(records)
+    renewed = _renewed(records)
     ran: Counter[str] = Counter()
     reused = 0
     for record in records:
@@ -200,7 +210,7 @@ def account(row: Row, records: Iterable[Record], *, asked: int, uusd: int, execu
             continue
         if record.seq > began["as_of_seq"]:
             ran[record.name] += record.state != "skipped" and record.approach != "by hand"
-        elif record.used:
+        elif record.used and _place(record) not in renewed:
             reused += 1
     return {
         "ran": {name: n for name, n in ran.items() if n}, "reused": reused, "asked": asked - began["questions"],
@@ -217,23 +227,36 @@ def saved(records: Sequence[Record], as_of_seq: int) -> dict[str, int]:
         as_of_seq: where the recovery began.
     """
     begun: dict[str, int] = {}  # branch -> from where on in the run's order a call may have had other arguments
-    old = {(r.branch, r.name, r.key, r.generation): r for r in records}
-    for record in records:
-        before = old.get((record.branch, record.name, record.key, record.generation - 1))
-        if record.seq > as_of_seq and before is not None and not record.name.startswith(INTERNAL):
-            begun[record.branch] = min(begun.get(record.branch, before.seq), before.seq)
-    found = Counter(
-        r.name for r in records
-        if r.used and r.seq <= as_of_seq and not r.name.startswith(INTERNAL) and any(
-            seq < r.seq and _builds_on(r.branch, branch) for branch, seq in begun.items()
-        )
-    )  # fmt: skip
+    first: dict[tuple[str, str, str], int] = {}  # where a call came, however often it was made anew since
+    for record in sorted(records, key=lambda r: r.seq):
+        came = first.setdefault((record.branch, record.name, record.key), record.seq)
+        if record.seq > as_of_seq and came <= as_of_seq and not record.name.startswith(INTERNAL):
+            begun[record.branch] = min(begun.get(record.branch, came), came)
+    within: dict[str, int] = {}  # the same of what is in a branch, or in one within it
+    for branch, seq in begun.items():
+        for around in outwards(branch):
+            within[around] = min(within.get(around, seq), seq)
+
+    def since(branch: str) -> int:
+        """What is called in *branch* may build on what was called in it, around it, or within it."""
+        return min(within.get(branch, _NEVER), *(begun.get(around, _NEVER) for around in outwards(branch)))
+
+    renewed = _renewed(records)
+    found = Counter(r.name for r in records if r.used and r.seq <= as_of_seq and not r.name.startswith(INTERNAL)
+                    and since(r.branch) < r.seq and _place(r) not in renewed)  # fmt: skip
     return dict(found)
 
 
-def _builds_on(branch: str, other: str) -> bool:
-    """Whether what is called in *branch* may build on what was called in *other*: it is that, around it, or within it."""
-    return not branch or not other or f"{branch}/".startswith(f"{other}/") or f"{other}/".startswith(f"{branch}/")
+_Place = tuple[str, str, str, int]  # branch, name, key, generation
+
+
+def _place(record: Record) -> _Place:
+    return record.branch, record.name, record.key, record.generation
+
+
+def _renewed(records: Iterable[Record]) -> set[_Place]:
+    """Where records are that were made anew since: they answered nothing."""
+    return {(r.branch, r.name, r.key, r.generation - 1) for r in records}
 
 
 # -- the questions that a choice answers ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from stepseven.decide import changes
@@ -29,21 +29,32 @@ def mapped(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     if isinstance(to, str) and len(lines) == 1:
         to = dict.fromkeys(lines, to)
     if not isinstance(to, Mapping):
-        example = {name: line["to"] for name, line in lines.items()}
+        example = {changes.shown(name): changes.shown(line["to"] or "") or None for name, line in lines.items()}
         raise InvalidAnswer(row["id"], f"to takes the new name of each: {json.dumps(example)} (null: none of them)")
-    strange = next((name for name in to if name not in lines), None)
+    strange = next((name for name in to if _marked(name, lines) not in lines), None)
     if strange is not None:
-        raise InvalidAnswer(row["id"], f"{strange!r} is not gone; there is {', '.join(lines)}")
-    whole = {name: to.get(name, line["to"]) for name, line in lines.items()}
+        raise InvalidAnswer(row["id"], f"{strange!r} is not gone; there is {_listed(lines)}")
+    said_ = {_marked(name, lines): now for name, now in to.items()}
+    whole = {name: said_.get(name, line["to"]) for name, line in lines.items()}
     for name, line in lines.items():
         could = [n for n in (line["to"], *line["others"]) if n is not None]
-        if whole[name] is not None and whole[name] not in could:
-            raise InvalidAnswer(row["id"], f"{whole[name]!r} cannot be {name}; there is {', '.join(could)}, or null")
+        whole[name] = now = _marked(whole[name], could)
+        if now is not None and now not in could:
+            raise InvalidAnswer(row["id"], f"{now!r} cannot be {changes.shown(name)}; there is {_listed(could)}, or null")
     named = [now for now in whole.values() if now is not None]
     twice = next((now for now in named if named.count(now) > 1), None)
     if twice is not None:
-        raise InvalidAnswer(row["id"], f"{twice} can be one of them only: give null for the others")
+        raise InvalidAnswer(row["id"], f"{changes.shown(twice)} can be one of them only: give null for the others")
     return {} if whole == {name: line["to"] for name, line in lines.items()} else {"to": whole}
+
+
+def _marked(name: Any, names: Collection[str]) -> Any:
+    """A name as it is kept: people give what is mapped without the mark."""
+    return f"{changes.MAP}{name}" if name not in names and f"{changes.MAP}{name}" in names else name
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(changes.shown(name) for name in names)
 
 
 def said(questions: Mapping[tuple[str, str, str], list[Row]]) -> changes.Said:

@@ -7,8 +7,7 @@ honours that, or a person is asked, as with every claim of an unknown outcome. W
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stepseven._dataclass import dataclass
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.state import Hold
 

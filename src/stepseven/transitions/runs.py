@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Container
-from dataclasses import dataclass
 
+from stepseven._dataclass import dataclass
 from stepseven.errors import RunConflict, Superseded, UnknownRun
 from stepseven.model import FailureKind, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import storable
-from stepseven.transitions import clients, family
+from stepseven.transitions import clients, codes, family
 from stepseven.transitions.offering import offer, tell_kin
 from stepseven.transitions.pruning import kept_inputs
 from stepseven.transitions.state import Hold, steps_range
@@ -151,6 +151,7 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
         run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=root_id(tx, run), owner=worker,
         fence=fence["fence"],
     )  # fmt: skip
+    codes.note(tx, run, hold, source_digest, now_us)
     return Taken(run=run, hold=hold, poisoned=broken >= POISON_AFTER)
 
 
@@ -219,6 +220,7 @@ class Parking:
     question_ids: tuple[str, ...]  # what it waits for; if one is answered by now it is not put away
     facts: tuple[str, ...] = ()  # the same: what it waits to know about its client
     children: tuple[tuple[int, str, int], ...] = ()  # no, status, fence: if one stands otherwise by now, neither
+    unneeded: tuple[str, ...] = ()  # questions that its code has gone past: they are withdrawn, unless answered by now
 
 
 def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
@@ -245,6 +247,10 @@ def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
     )  # fmt: skip
     for key in p.facts if parked else ():
         tx.run(tx.sql.insert_wait, {"run_no": hold.run_no, "key": key, "now": now_us})
+    for question_id in p.unneeded if parked else ():
+        tx.run(tx.sql.close_question, {"id": question_id, "status": "withdrawn", "now": now_us})
+    if parked and p.unneeded:
+        tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
     return parked == 1
 
 
@@ -293,8 +299,7 @@ def _tell_parent(tx: Tx, run_no: int, status: RunStatus, now_us: int) -> None:
         failed = stopping is RunStatus.FAILING
         ended = RunStatus.FAILED if failed else RunStatus.CANCELLED
         known = parent["failure"] or (failure if failed else None)
-        end(tx, _nobodys(parent), Ending(status=ended, failure=known, reason=told), now_us)
-        tx.run(tx.sql.close_recoveries, {"run_no": parent["no"], "now": now_us})
+        _end_nobodys(tx, parent, Ending(status=ended, failure=known, reason=told), now_us)
 
 
 def _open_claims(tx: Tx, run: Row) -> bool:
@@ -303,12 +308,14 @@ def _open_claims(tx: Tx, run: Row) -> bool:
     return unsettled is not None and unsettled["n"] > 0
 
 
-def _nobodys(run: Row) -> Hold:
-    """For ending a run that nobody executes."""
-    return Hold(
+def _end_nobodys(tx: Tx, run: Row, e: Ending, now_us: int) -> None:
+    """End a run that nobody executes, and the recovery that its worker died in."""
+    hold = Hold(
         run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=run["id"], owner=run["owner"] or "",
         fence=run["fence"],
     )  # fmt: skip
+    if end(tx, hold, e, now_us):
+        tx.run(tx.sql.close_recoveries, {"run_no": run["no"], "now": now_us})
 
 
 def release(tx: Tx, hold: Hold, reason: str, executing_us: int, now_us: int) -> None:
@@ -331,8 +338,7 @@ def request_cancel(tx: Tx, run_id: str, reason: str, now_us: int, proven_dead: C
         request_cancel(tx, child["id"], reason, now_us, proven_dead)
     settled = not _open_claims(tx, run) and not family.live(tx, run["no"])
     if settled and dead:
-        end(tx, _nobodys(run), Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
-        tx.run(tx.sql.close_recoveries, {"run_no": run["no"], "now": now_us})
+        _end_nobodys(tx, run, Ending(status=RunStatus.CANCELLED, reason=reason), now_us)
     return str(known(tx, run_id)["status"])
 
 

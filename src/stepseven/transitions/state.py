@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.model import Option, Question, QuestionKind, QuestionStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK, Statements
@@ -33,9 +34,12 @@ class Hold:
         return (self.run_no, self.fence, self.owner)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Record:
-    """One step record, newest generation of its (branch, name, key)."""
+    """One step record, newest generation of its (branch, name, key).
+
+    Its fields but the last are the columns of ``Statements.steps``, in their order: a run's records are made of bare values.
+    """
 
     id: int
     branch: str
@@ -97,6 +101,14 @@ class Loaded:
     recoveries: list[Row] = field(default_factory=list)  # that chose something, or are under way; oldest first
 
 
+def outwards(branch: str) -> Iterator[str]:
+    """A branch and those around it, ending with the run's own (``""``)."""
+    while branch:
+        yield branch
+        branch = branch.rpartition("/")[0]
+    yield ""
+
+
 def steps_range(run_no: int) -> dict[str, int]:
     """The ids of a run's records."""
     return {"low": run_no << SEQ_BITS, "high": (run_no << SEQ_BITS) | SEQ_MASK}
@@ -110,8 +122,8 @@ def load(tx: Tx, run_no: int) -> Loaded | None:
     records: dict[RecordKey, Record] = {}
     older: list[Record] = []
     last_seq = 0
-    for row in tx.all(tx.sql.steps, steps_range(run_no)):
-        record = Record(**dict(row))
+    for values in tx.values(tx.sql.steps, steps_range(run_no)):
+        record = Record(*values)
         last_seq = record.id & SEQ_MASK
         key = (record.branch, record.name, record.key)
         if key in records:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.store.base import Params, Row, Tx
 from stepseven.store.codec import free_text
 from stepseven.transitions.runs import guard, lost

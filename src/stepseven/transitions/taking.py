@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepseven._dataclass import dataclass
 from stepseven.decide import sources
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import runs

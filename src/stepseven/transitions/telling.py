@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from stepseven._dataclass import dataclass
 from stepseven.decide.escalate import Draft
 from stepseven.model import QuestionKind
 from stepseven.store.base import Tx
