@@ -228,12 +228,19 @@ async def test_changed_arguments_of_a_write_are_asked_about(deploy: Deploys, tmp
     assert deploy.world.counts() == {"invoice": 1}
 
 
-async def test_another_key_is_another_write(deploy: Deploys, tmp_path: Path) -> None:
-    """The key is what makes two writes the same."""
+@pytest.mark.parametrize(("choice", "value", "invoices"), [("same", "R-1", 1), ("second", "R-2", 2)])
+async def test_another_key_after_a_deploy_is_asked_about(
+    deploy: Deploys, tmp_path: Path, choice: str, value: str, invoices: int
+) -> None:
+    """The key is what makes two writes the same; where a deploy has changed the key itself, a person says if they are."""
     async with parked(deploy, tmp_path, V1.replace("(quarter: str)", "(quarter: str, net: int = 30)")) as layer:
         deploy(V1.replace("(quarter: str)", "(quarter: str, net: int = 30)").replace('key="quarter"', 'key="quarter, net"'))
-        assert (await layer.resume("r")).result() == [214, "R-2", "yes"]
-    assert deploy.world.counts() == {"invoice": 2}
+        outcome = await layer.resume("r")
+        assert kinds(outcome) == ["conflict"]
+        assert deploy.world.counts() == {"invoice": 1}
+        await layer.answer(the_question(outcome).id, choice, by="ann")
+        assert (await layer.resume("r")).result() == [214, value, "yes"]
+    assert deploy.world.counts() == {"invoice": invoices}
 
 
 TYPED = """
