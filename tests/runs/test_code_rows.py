@@ -228,7 +228,7 @@ async def test_changed_arguments_of_a_write_are_asked_about(deploy: Deploys, tmp
     assert deploy.world.counts() == {"invoice": 1}
 
 
-@pytest.mark.parametrize(("choice", "value", "invoices"), [("same", "R-1", 1), ("second", "R-2", 2)])
+@pytest.mark.parametrize("choice, value, invoices", [("same", "R-1", 1), ("second", "R-2", 2)])
 async def test_another_key_after_a_deploy_is_asked_about(
     deploy: Deploys, tmp_path: Path, choice: str, value: str, invoices: int
 ) -> None:
