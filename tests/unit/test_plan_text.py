@@ -298,10 +298,8 @@ def test_limits_of_which_the_same_is_known_are_one_line() -> None:
     coming = (Coming(name="page", where="f.py:4", many=True), Coming(name="end", where="f.py:5"))
     left = {"steps": 18, "usd": 0.3, "tokens": 100_000, "seconds": 120}
     made = plan(replace(RUN, left=left), {"continue": Observed(coming=coming)}, {})
-    assert [line for line in text(made).split("\n") if "limit" in line or "needed" in line] == [
-        "  ? ask    limit      perhaps: 18 steps, $0.30, 100,000 tokens and 2 min left of",
-        "                      the run's limit; how much is needed is not known",
-    ]
+    assert "if 18 steps, $0.30, 100,000 tokens and 2 min left of the run's limit will do" in " ".join(text(made).split())
+    assert "ask    limit" not in text(made)
     dear = (Met(name="page", do=Do.RUN, why="failed", cost_usd=0.5),)
     made = plan(replace(RUN, left={"usd": 0.3}), {"continue": Observed(met=dear)}, {})
     assert "  ? ask    limit      $0.30 left of the run's limit, about $0.50 needed" in text(made)

@@ -105,7 +105,7 @@ def _foot(best: Path | None, resume: str, width: int) -> list[str]:
 def _body(plan: Plan, best: Path, width: int) -> Iterator[str]:
     """What is reused; then what is asked and runs, in order."""
     reused = [s for s in best.steps if s.do is Do.REUSE]
-    others = [s for s in best.steps if s.do is not Do.REUSE]
+    others = [s for s in best.steps if s.do is not Do.REUSE and s.why != NEED_UNKNOWN]  # that stands below
     wide = min(max((9, *(len(_name(s)) for s in best.steps))), _NAME_MOST)  # 9: "… 44 more"
     yield from _reused(reused, wide, width)
     for kind, group in groupby(others, key=_kind):
@@ -161,8 +161,8 @@ def _limits(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str
     """Limits that are reached, or may be: those of which the same is known are one line."""
     for (maybe, why, of_run), group in groupby(steps, lambda s: (s.maybe, s.why, (s.summary or "").endswith(OF_RUN))):
         left = [(s.summary or "").removesuffix(OF_RUN) for s in group]
-        lead, those, mark = "perhaps: " if maybe else "", say.listing(left, most=len(left)), ";" if why == NEED_UNKNOWN else ","
-        told = f"{lead}{those}{OF_RUN if of_run else ''}{mark} {why}"
+        lead, those = "perhaps: " if maybe else "", say.listing(left, most=len(left))
+        told = f"{lead}{those}{OF_RUN if of_run else ''}, {why}"
         for n, line in enumerate(textwrap.wrap(told, width - len(_INDENT) - wide - 2, break_on_hyphens=False)):
             yield f"{f'  ? {Do.ASK.value:<5}  {LIMIT:<{wide}}' if n == 0 else _INDENT + ' ' * wide}  {line}"
 
@@ -370,5 +370,14 @@ def _questions(path: Path) -> str:
 
 
 def _unknown(paths: Sequence[Path]) -> str:
-    told = list(dict.fromkeys(say.one_line(what) for path in paths for what in path.unknown))
+    told = list(dict.fromkeys(say.one_line(what) for path in paths for what in (*path.unknown, *_enough(path))))
     return "; ".join([*told[:MOST], *([f"… {len(told) - MOST} more"] if len(told) > MOST else [])])
+
+
+def _enough(path: Path) -> Iterator[str]:
+    """The limits of which nobody can tell if they will do; each is counted among the questions that may come."""
+    room = [s.summary or "" for s in path.steps if s.step == LIMIT and s.why == NEED_UNKNOWN]
+    of_run = [left.removesuffix(OF_RUN) for left in room if left.endswith(OF_RUN)]
+    if of_run:
+        yield f"if {say.listing(of_run, most=len(of_run))}{OF_RUN} will do"
+    yield from (f"if {left} will do" for left in room if not left.endswith(OF_RUN))

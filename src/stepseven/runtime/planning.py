@@ -52,15 +52,14 @@ async def plan(services: Services, run_id: str, wanted: Wanted | None = None) ->
     broke_off = row["status"] == "running" and await services.store.read(
         lambda tx: runs.seems_dead(tx, row["owner"], now, dead(tx))
     )
-    if chosen is not None:
-        loaded.recoveries.append(recoveries.supposed(chosen, loaded))
+    _suppose(loaded, chosen)
     if RunStatus(loaded.run["status"]).ended:
         return planned(_standing(services, loaded), {}, priced)
     workflow = code_of(loaded.run)
     if workflow is None:
         return planned(_standing(services, loaded), {CONTINUE: _without_code(loaded)}, priced)
     told = {} if chosen is None else chosen.told()
-    seen = await observe(services, workflow, loaded)
+    seen = await observe(services, workflow, loaded, chosen)
     standing = replace(_standing(services, loaded), asks=seen.asks, left=seen.left, broke_off=broke_off)
     return replace(planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes), chosen=told)
 
@@ -76,7 +75,7 @@ class Seen:
         self.left: dict[str, float] = {}  # of the run's limits
 
 
-async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Loaded) -> Seen:
+async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Loaded, chosen: Chosen | None) -> Seen:
     """Let the run's code meet its records: as they are, and where something moved, with what is so now."""
     seen = Seen()
     first = Rehearsal(services, workflow, loaded)
@@ -90,7 +89,7 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
     if decided != REFRESH or not seen.drift:
         seen.ways[CONTINUE] = await first.rehearse()
     if seen.drift and decided != "keep":
-        again = Rehearsal(services, workflow, await services.store.read(lambda tx: _as_chosen(tx, loaded)))
+        again = Rehearsal(services, workflow, await services.store.read(lambda tx: _once_more(tx, loaded, chosen)))
         again.reread_record = first.reread_record  # the whole of it, and not only the fields that are asked about
         drifting.refresh_in_memory(again, seen.drift)
         again.changed = True  # what a call is given may be another thing than last time
@@ -105,11 +104,18 @@ def _renamed(question: str) -> Met:
     return Met(name="run.code", do=Do.ASK, why="the code changed", question=question.split("\n", 1)[0], new=True)
 
 
-def _as_chosen(tx: Tx, first: Loaded) -> Loaded:
-    """The run once more, for another rehearsal, with what would be chosen."""
+def _suppose(loaded: Loaded, chosen: Chosen | None) -> None:
+    """See the run as it would be resumed: what would be chosen is chosen, and the questions that this answers are answered."""
+    if chosen is not None:
+        loaded.recoveries.append(recoveries.supposed(chosen, loaded))
+
+
+def _once_more(tx: Tx, first: Loaded, chosen: Chosen | None) -> Loaded:
+    """The run once more, for another rehearsal."""
     loaded = load(tx, first.run["no"])
     assert loaded is not None  # a run is never deleted  # noqa: S101
-    return replace(loaded, recoveries=first.recoveries)
+    _suppose(loaded, chosen)
+    return loaded
 
 
 def _asked(loaded: Loaded) -> list[Row]:
