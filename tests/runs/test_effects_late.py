@@ -58,7 +58,7 @@ async def test_a_late_receipt_is_kept_and_ends_the_question() -> None:
     with outside() as world:
         world.moods = [Mood(hold=True)]
 
-        @step(effect="write", key="n", timeout=0.2)
+        @step(effect="write", key="n", timeout=1)
         def pay(n: str) -> int:
             headers = {"Idempotency-Key": attempt().idempotency_key}
             return int(httpx.post(f"{world.url}/effect/pay", json=n, headers=headers, timeout=20).json()["n"])
@@ -85,7 +85,7 @@ async def test_a_late_receipt_after_somebody_acted_is_a_loud_conflict() -> None:
     with outside() as world:
         world.moods = [Mood(hold=True)]
 
-        @step(effect="write", key="n", timeout=0.2)
+        @step(effect="write", key="n", timeout=1.5)
         def pay(n: str) -> int:
             headers = {"Idempotency-Key": attempt().idempotency_key}
             return int(httpx.post(f"{world.url}/effect/pay", json=n, headers=headers, timeout=20).json()["n"])
@@ -127,7 +127,7 @@ async def test_a_late_receipt_during_the_second_send_is_a_loud_conflict_too() ->
 
         @workflow
         async def one(run: Run) -> int:
-            return await pay.options(timeout=0.2)("A") if not asked else await pay("A")
+            return await pay.options(timeout=1)("A") if not asked else await pay("A")
 
         asked: list[str] = []
         async with layers() as layer:
@@ -150,7 +150,7 @@ async def test_code_that_ignores_cancellation_is_given_up_like_a_thread(monkeypa
     with outside() as world:
         world.moods = [Mood(hold=True)]
 
-        @step(effect="write", key="n", timeout=0.2)
+        @step(effect="write", key="n", timeout=1)
         async def pay(n: str) -> int:
             sending = asyncio.ensure_future(post(world, "pay", n, key=attempt().idempotency_key))
             while not sending.done():
@@ -207,7 +207,7 @@ async def test_a_late_receipt_of_an_older_generation_is_loud() -> None:
     with outside() as world:
         world.moods = [Mood(hold=True)]
 
-        @step(effect="write", key="n", timeout=0.2)
+        @step(effect="write", key="n", timeout=1.5)
         def pay(n: str, cents: int) -> int:
             headers = {"Idempotency-Key": attempt().idempotency_key}
             return int(httpx.post(f"{world.url}/effect/pay", json=cents, headers=headers, timeout=20).json()["n"])

@@ -742,7 +742,7 @@ async def test_a_receipt_that_comes_after_the_end_is_offered_too(world: Any) -> 
     async def book(n: str) -> int:
         return int((await post(world, "book", n, key=None))["n"])
 
-    @step(effect="write", key="n", timeout=0.2)
+    @step(effect="write", key="n", timeout=1)
     def pay(n: str) -> int:
         import httpx
 
