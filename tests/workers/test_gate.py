@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from stepseven import Layer, Run, Superseded, attempt, step, workflow
-from stepseven.transitions.runs import is_dead
+from stepseven.runtime.grip import Grip
+from stepseven.transitions.runs import Taken, is_dead
 from tests.runs.tools import execute, rows, url
 from tests.servers.programs import until
 from tests.workers.cast import Shelf
@@ -43,9 +45,35 @@ async def sending(run: Run) -> str:
     return await send("A")
 
 
+class Late:
+    """What the step below did after its time, try by try."""
+
+    sent: list[str]
+    refused: list[str]
+
+
+@step(effect="write", key="ref", timeout=0.3)
+async def stall(ref: str) -> str:
+    """Holds its event loop up for longer than it has, so that nothing can stop it but its gate."""
+    time.sleep(0.4)  # noqa: ASYNC251 - that is what is tested
+    try:
+        Late.sent.append(attempt().idempotency_key)
+    except Superseded as shut:
+        Late.refused.append(shut.why)
+        raise
+    return "sent"
+
+
+@workflow
+async def stalling(run: Run) -> str:
+    """One write that comes too late."""
+    return await stall("A")
+
+
 @pytest.fixture(autouse=True)
 def _door() -> None:
     Door.at_it, Door.go = threading.Event(), threading.Event()
+    Late.sent, Late.refused = [], []
 
 
 async def test_the_beat_that_finds_a_run_taken_does_not_open_its_gate(tmp_path: Path):
@@ -86,6 +114,18 @@ async def test_the_beat_that_finds_a_run_taken_does_not_open_its_gate(tmp_path: 
     assert rows(tmp_path, "SELECT owner FROM run") == [{"owner": "w_other"}]
 
 
+async def test_an_attempt_that_blocked_its_loop_past_its_time_does_not_send(tmp_path: Path):
+    """No time-out can fire while a step blocks the event loop: when its time is up, its gate is shut all the same.
+
+    Whoever looks for the write counts from the claim, too: what was sent later would not be found by then.
+    """
+    async with Layer(url(tmp_path)) as layer:
+        outcome = await layer.run(stalling(), client="acme", run_id="r")
+    assert Late.sent == []
+    assert Late.refused == ["the time of this attempt is up"]
+    assert [(q.kind, q.step) for q in outcome.questions] == [("unknown_outcome", "stall")]
+
+
 async def test_a_run_taken_while_a_beat_is_under_way_is_not_lost(tmp_path: Path):
     """What is taken after a beat has looked is ours, though that beat did not see it."""
     async with Layer(url(tmp_path)) as layer:
@@ -107,6 +147,34 @@ async def test_a_run_taken_while_a_beat_is_under_way_is_not_lost(tmp_path: Path)
         assert lost == []
         assert worker.may_act(7, 1)
         worker.fences.clear()
+
+
+@pytest.mark.postgres
+async def test_a_run_whose_take_is_not_committed_yet_is_not_lost(postgres_url: str):
+    """A beat that looks between a take and its commit does not see the run as ours, and has found nothing out about it."""
+    async with Layer(postgres_url) as layer:
+        worker, lost = layer.services.worker, list[int]()
+        worker.start()
+        worker._stop.set()
+        assert worker._thread is not None
+        worker._thread.join()
+        worker.on_lost = lambda no, _: lost.append(no)
+        take = Grip.take
+
+        def looked_at(grip: Grip, taken: Taken) -> Taken:
+            took = take(grip, taken)
+            beat = threading.Thread(target=worker.beat)  # on another connection, while this transaction is open
+            beat.start()
+            beat.join()
+            return took
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Grip, "take", looked_at)
+            Door.go.set()
+            outcome = await layer.run(sending(), client="acme", run_id="r")
+        assert lost == []
+        assert outcome.result() == "sent"
+        assert not worker.taking
 
 
 @pytest.mark.postgres

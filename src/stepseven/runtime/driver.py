@@ -64,7 +64,7 @@ class Driver:
     async def admit_and_drive(self, admission: Admission, workflow: Workflow[Any, Any], *, wait: float | None) -> Row:
         """Admit a run and drive it: one durable commit for both."""
         self.services.worker.start()
-        grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
+        grip, recovery_id = Grip(self.services.worker), self.services.edge.new_id("rec")
 
         def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
             grip.again()
@@ -124,7 +124,7 @@ class Driver:
             InvalidChoice: it cannot be obeyed, or the run is executed elsewhere; nothing was changed.
         """
         self.services.worker.start()
-        grip = Grip(self.services.worker.fences)
+        grip = Grip(self.services.worker)
         await self._quiet(run_id)
         taking_it = self._admitting[run_id] = asyncio.Event()
         self.services.store.enter()
@@ -251,7 +251,7 @@ class Driver:
 
     async def take_due(self, wanting: Wanting, room: int, workflows: Mapping[str, Workflow[Any, Any]], *, empty: bool) -> Batch:
         """Take what is due, in one durable commit, and drive it. Nobody else here begins to drive a run meanwhile."""
-        grip = Grip(self.services.worker.fences)
+        grip = Grip(self.services.worker)
         self._batch = batch_over = asyncio.get_running_loop().create_future()
 
         def unit(tx: Tx) -> Batch:
@@ -381,7 +381,7 @@ class Driver:
         return row
 
     async def _take_now(self, run_id: str, workflow: Workflow[Any, Any], *, recovery: bool) -> tuple[Taken, Loaded | None]:
-        grip, recovery_id = Grip(self.services.worker.fences), self.services.edge.new_id("rec")
+        grip, recovery_id = Grip(self.services.worker), self.services.edge.new_id("rec")
         by = self.driven[run_id].by if recovery else None
 
         def unit(tx: Tx) -> tuple[Taken, Loaded | None]:

@@ -49,6 +49,7 @@ class Worker:
         self.stranded = False  # it was stopped while the store was away: that is not asked for anything more
         self.zombies = 0  # threads of timed-out steps that still run
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
+        self.taking: set[tuple[int, int]] = set()  # of these, run no and fence of takes that need not be committed yet
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int, str], None] | None = None  # run no, why
@@ -133,7 +134,9 @@ class Worker:
 
         *early*: before its time, when we stood still. What is just being taken is no stray because of that.
         """
-        sent, mine = self.edge.since_boot(), dict(self.fences)
+        sent, held = self.edge.since_boot(), dict(self.fences)
+        taking = set(self.taking)  # looked at after that: what has left it by now is committed, and will be seen
+        mine = {no: fence for no, fence in held.items() if (no, fence) not in taking}
         try:
             owned, strays = self.store.write_now(partial(self._beat, early=early), durable=False, client=None)
         except StoreUnavailable:  # the lease runs out and gates close, which is the safe end
