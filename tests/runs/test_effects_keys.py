@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 import pydantic
@@ -14,8 +15,9 @@ import pytest
 
 from stepseven import KeyRequired, Run, attempt, step, workflow
 from stepseven.model import RunStatus, WaitingFor
-from tests.runs.outside import DROP, Mood
+from tests.runs.outside import DROP, Mood, Outside
 from tests.runs.worldly import claims, kinds, layers, outside, post, the_question, until
+from tests.servers import databases
 
 
 @dataclass
@@ -449,3 +451,114 @@ async def test_a_person_s_answer_about_a_renamed_write_is_used(answered: str) ->
         assert (outcome.status, outcome.value, sent) == (RunStatus.DONE, "id-x", ["A"])
         document = await layer.checkpoint("r")
         assert (document["steps_complete"], document["open_questions"]) == (["post_it"], [])
+
+
+# -- changed code claims it under another scope or name -------------------------------------------------------------------
+
+
+def seats(world: Outside, *, probe: bool = False, **options: Any) -> Any:
+    """A version of a workflow, to be called: its one write is declared with these options."""
+
+    @step("book_seat", effect="write", key="seat", **{"attempts": 1, **options})
+    async def book(seat: str) -> int:
+        return int((await post(world, "seat", seat, key=attempt().idempotency_key))["n"])
+
+    if probe:
+
+        @book.probe
+        async def there(seat: str) -> int | None:
+            return int(world.effects[0]["n"]) if world.effects else None
+
+    @workflow("seats_elsewhere")
+    async def travel(run: Run) -> int:
+        return await book("aisle")
+
+    return travel()
+
+
+ELSEWHERE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"effect_name": "seat"}),
+    ({}, {"scope": "client"}),
+    ({"scope": "client"}, {}),
+    ({"effect_name": "seat"}, {"scope": "client"}),
+]
+
+
+@pytest.mark.parametrize("old,new", ELSEWHERE)
+@pytest.mark.parametrize("act", [True, False])
+async def test_a_claim_in_doubt_under_another_scope_or_name_is_found_out_about_first(
+    old: dict[str, Any], new: dict[str, Any], *, act: bool
+) -> None:
+    """Nothing is sent before a person has said whether it happened; then its receipt answers, or it is done as declared now."""
+    with outside() as world:
+        world.moods = [Mood(act=act, reset=True)]
+        async with layers() as layer:
+            assert kinds(await layer.run(seats(world, **old), client="acme", run_id="r")) == ["unknown_outcome"]
+            newer = seats(world, **new)
+            assert [s.do.value for s in (await layer.plan("r")).steps] == ["ask", "run"]
+            outcome = await layer.resume("r")
+            assert (kinds(outcome), len(world.calls)) == (["unknown_outcome"], 1)
+            choice = {"choice": "happened", "receipt": 1} if act else "not_happened"
+            await layer.answer(the_question(outcome).id, choice, by="ann")
+            assert (await layer.resume("r")).result() == 1
+            assert [c["state"] for c in claims(layer)] == (["done"] if act else ["refused", "done"])
+            assert act or claims(layer)[1]["scope"] == new.get("scope", "run")
+            assert newer is not None
+    assert (len(world.calls), world.counts()) == (1 if act else 2, {"seat": 1})
+
+
+@pytest.mark.parametrize("old,new", ELSEWHERE[:2])
+async def test_what_died_under_another_scope_or_name_is_looked_for(
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """The process died after the claim. A probe finds it: that is the result, and nothing is sent."""
+    with outside() as world:
+        world.moods = [Mood(reset=True)]
+        async with layers(databases.url(tmp_path)) as layer:
+            assert kinds(await layer.run(seats(world, **old), client="acme", run_id="r")) == ["unknown_outcome"]
+            died_after_the_claim(tmp_path)
+            newer = seats(world, probe=True, probe_first="never", **new)
+            assert (await layer.resume("r")).result() == 1
+            assert newer is not None
+    assert len(world.calls) == 1
+
+
+@pytest.mark.parametrize("old,new", ELSEWHERE[:2])
+async def test_the_other_side_is_told_the_key_it_knows(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """The process died after the claim, and the other side promises to know its key: it is sent again under that very one."""
+    with outside(dedup=True) as world:
+        world.moods = [Mood(reset=True)]
+        async with layers(databases.url(tmp_path)) as layer:
+            assert kinds(await layer.run(seats(world, **old), client="acme", run_id="r")) == ["unknown_outcome"]
+            died_after_the_claim(tmp_path)
+            newer = seats(world, idempotent=True, **new)
+            assert (await layer.resume("r")).result() == 1
+            assert [c["state"] for c in claims(layer)] == ["done"]
+            assert newer is not None
+    assert [key for _, key in world.calls] == ["r/book_seat/aisle"] * 2
+    assert world.counts() == {"seat": 1}
+
+
+@pytest.mark.parametrize("old,new", ELSEWHERE[:2])
+async def test_a_receipt_that_came_late_answers_under_another_scope_or_name(
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """It was settled while nobody had the run, and no record tells of it: the receipt is the result all the same."""
+    with outside() as world:
+        world.moods = [Mood(reset=True)]
+        async with layers(databases.url(tmp_path)) as layer:
+            assert kinds(await layer.run(seats(world, **old), client="acme", run_id="r")) == ["unknown_outcome"]
+            died_after_the_claim(tmp_path)
+            databases.execute(tmp_path, "UPDATE effect SET state = 'done', receipt = '1', settled_us = claimed_us")
+            newer = seats(world, **new)
+            assert (await layer.resume("r")).result() == 1
+            assert newer is not None
+    assert len(world.calls) == 1
+
+
+def died_after_the_claim(state: Path) -> None:
+    """As if nothing had been written after the claim."""
+    databases.execute(state, "DELETE FROM question")
+    databases.execute(state, "DELETE FROM attempt")
+    databases.execute(state, "UPDATE effect SET state = 'claimed', gate_until_us = claimed_us")
+    databases.execute(state, "UPDATE run SET open_questions = 0")

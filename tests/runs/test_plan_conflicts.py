@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -96,3 +97,69 @@ async def test_a_conflict_that_is_answered_is_planned_as_answered(flow: object, 
         outcome = await layer.resume("r")
         assert DONE[name] == (2 if answer == "second" else 1)
         assert outcome.status == ("cancelled" if answer == "stop" else "waiting")
+
+
+@step(effect="write", key="quarter", scope="client")
+async def once_for_all(quarter: str, amount: int) -> str:
+    """One key for the client, whatever the amount."""
+    DONE["once_for_all"] += 1
+    return "once"
+
+
+@workflow(name="plan_conflicts.one")
+async def one(run: Run) -> str:
+    """One write, from what was looked up."""
+    return await bill("Q3", await look_up("a"))
+
+
+@workflow(name="plan_conflicts.three")
+async def three(run: Run) -> int:
+    """A map of them."""
+    amount = await look_up("a")
+
+    async def billed(quarter: str) -> str:
+        return await bill(quarter, amount)
+
+    return len(await run.map(billed, ["Q1", "Q2", "Q3"]))
+
+
+@workflow(name="plan_conflicts.shared")
+async def shared(run: Run) -> str:
+    """One that no other values make another one."""
+    return await once_for_all("Q3", await look_up("a"))
+
+
+@workflow(name="plan_conflicts.before")
+async def before(run: Run) -> int:
+    """One before the fork, and nothing that could be asked about after it."""
+    await bill("Q3", 5)
+    return await look_up("b")
+
+
+@pytest.mark.parametrize(
+    "flow, promised, asks",
+    [(one, 1, 1), (three, None, 3), (shared, 0, 0), (before, 0, 0)],
+    ids=["one", "map", "over all runs", "before it"],
+)
+async def test_a_forks_plan_counts_what_its_root_has_done(flow: Any, promised: int | None, asks: int) -> None:
+    """A fork shares its root's receipts: where a step before them gives another result, a person is asked about each."""
+    async with testing.layer() as layer:
+        assert (await layer.run(flow(), client="acme", run_id="r")).status == "done"
+        AMOUNT["is"] = 6
+        fork = await layer.fork("r", from_step="look_up")
+        [way] = (await layer.plan(fork.run_id)).paths
+        await layer.resume(fork.run_id)
+        assert len(await layer.questions(run_id=fork.run_id)) == asks
+        assert (way.questions, way.questions_at_most) == (0, promised)
+
+
+async def test_a_forks_plan_counts_them_when_a_step_before_it_runs_again() -> None:
+    """The root's receipt fits what stands in for what runs again: it may not fit what that really gives."""
+    async with testing.layer() as layer:
+        await layer.run(one(), client="acme", run_id="r")
+        fork = await layer.fork("r", from_step="bill")
+        AMOUNT["is"] = 6
+        [way] = (await layer.plan(fork.run_id, rerun=["look_up"])).paths
+        await layer.resume(fork.run_id, rerun=["look_up"])
+        assert len(await layer.questions(run_id=fork.run_id)) == 1
+        assert (way.questions, way.questions_at_most) == (0, 1)

@@ -114,6 +114,31 @@ async def test_the_beat_that_finds_a_run_taken_does_not_open_its_gate(tmp_path: 
     assert rows(tmp_path, "SELECT owner FROM run") == [{"owner": "w_other"}]
 
 
+@pytest.mark.parametrize(
+    "meanwhile, why",
+    [
+        ("owner = 'w_other', fence = fence + 1", "worker w_other took it over"),
+        ("owner = NULL, fence = fence + 1, status = 'done'", "another worker took it over, and it is done"),
+        ("owner = NULL, fence = fence + 2, status = 'waiting'", "another worker took it over, and it is waiting"),
+        ("owner = NULL, status = 'cancelled'", "it was ended (cancelled) by somebody else"),
+        ("owner = NULL, status = 'queued'", "it was released from this worker"),
+    ],
+    ids=["taken", "and ended", "and put away", "ended", "released"],
+)
+async def test_a_worker_that_wakes_says_what_became_of_its_run(tmp_path: Path, meanwhile: str, why: str):
+    """Whoever took it over may be through with it by then, and is on record no more: it is not called released for that."""
+    async with Layer(url(tmp_path)) as layer:
+        driving = asyncio.create_task(layer.run(sending(), client="acme", run_id="r"))
+        assert await asyncio.to_thread(Door.at_it.wait, 20)
+        execute(tmp_path, f"UPDATE run SET {meanwhile}")
+        await asyncio.to_thread(layer.services.worker.beat)
+        with pytest.raises(Superseded) as shut:
+            Door.key()
+        Door.go.set()
+        await driving
+    assert shut.value.why == why
+
+
 async def test_an_attempt_that_blocked_its_loop_past_its_time_does_not_send(tmp_path: Path):
     """No time-out can fire while a step blocks the event loop: when its time is up, its gate is shut all the same.
 

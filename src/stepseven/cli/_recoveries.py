@@ -9,9 +9,9 @@ from typing import Any
 from stepseven.cli._words import age, count, short_json
 from stepseven.decide import _phrases as say
 from stepseven.store.base import Row
-from stepseven.transitions.recoveries import AS_WRITTEN, chosen_of
+from stepseven.transitions.recoveries import AS_WRITTEN, DRIFT_DUE, chosen_of
 
-_CAME = ("ran", "reused", "asked", "usd", "seconds", "saved", "notes")  # what is kept of one that has ended
+_CAME = ("ran", "reused", "asked", "usd", "seconds", "saved", "notes", DRIFT_DUE)  # what is kept of one that has ended
 _STEPS = 3  # named in a line; more are a number
 _VALUE = 40  # characters of a value that was given
 
@@ -41,11 +41,11 @@ def lines(recoveries: Sequence[Mapping[str, Any]], most: int) -> Iterator[tuple[
 
 def _line(one: Mapping[str, Any]) -> str:
     by = f" by {say.clip(one['by'], words=6, chars=40)}" if one["by"] else ""
-    chosen = ", ".join(_chosen(one["chosen"]))
+    chosen = ", ".join(_chosen(one["chosen"], obeyed=one["ended_us"] is not None and DRIFT_DUE not in one))
     return f"{age(one['created_us'])}{by}: {f'{chosen} → ' if chosen else ''}{_came(one)}"
 
 
-def _chosen(told: Mapping[str, Any]) -> Iterator[str]:
+def _chosen(told: Mapping[str, Any], *, obeyed: bool) -> Iterator[str]:
     for name, label in told.get("approach", {}).items():
         yield f"{name} {AS_WRITTEN}" if label == AS_WRITTEN else f"{name} by “{say.clip(label, words=8, chars=_VALUE)}”"
     for name, value in told.get("skip", {}).items():
@@ -53,7 +53,7 @@ def _chosen(told: Mapping[str, Any]) -> Iterator[str]:
     if told.get("rerun"):
         yield f"{say.listing(told['rerun'], most=_STEPS)} made anew"
     if told.get("drift"):
-        yield f"what had moved {'kept as it was' if told['drift'] == 'keep' else 'refreshed'}"
+        yield f"what had moved {'' if obeyed else 'to be '}{'kept as it was' if told['drift'] == 'keep' else 'refreshed'}"
 
 
 def _came(one: Mapping[str, Any]) -> str:

@@ -267,7 +267,7 @@ class Observed:
         broke: the code raised, in words; what comes after is not known.
         unknown: what else could not be seen, in words (the code is not loaded, it waits for something outside).
         stale: names of steps with records that stand after a step that runs again, and whose calls were not reached.
-        receipts: names of writes that are done, where a call that comes may mean the same under another key: it is asked about.
+        receipts: names of writes that are done, where a call that comes may mean the same with other values: it is asked about.
     """
 
     met: tuple[Met, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
-from stepseven.decide import policy
+from stepseven.decide import drift, policy
 from stepseven.errors import NotRecordable
 from stepseven.model import QuestionStatus
 from stepseven.runtime.calls import inner_branch
@@ -21,6 +21,7 @@ from stepseven.transitions.recoveries import AS_WRITTEN, Chosen, Drift
 from stepseven.transitions.state import choice_of, outwards
 
 if TYPE_CHECKING:
+    from stepseven.decide.plan import Drifted
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import RunMemory
@@ -46,9 +47,42 @@ class Wish:
     at_us: int
 
 
-def of_drift(rows: Sequence[Row]) -> Drift | None:
-    """What was chosen about facts that moved, by the recovery under way."""
-    return next((d for r in reversed(rows) if r["ended_us"] is None and (d := recoveries.chosen_of(r).drift)), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfDrift:
+    """What was chosen about what had moved by then, and was not compared since.
+
+    Attributes:
+        choice: ``keep`` or ``refresh``.
+        until_us: when; what moved after that is not meant. ``None``: just now, it is about all that is found.
+        record: it is about the client's record, too. Nobody knows when that moved.
+    """
+
+    choice: Drift
+    until_us: int | None = None
+    record: bool = True
+
+    def covers(self, one: Drifted) -> bool:
+        """Whether this was said about it."""
+        if drift.in_record(one):
+            return self.record
+        return self.until_us is None or (one.at_us or 0) <= self.until_us
+
+
+def of_drift(rows: Sequence[Row], *, broke_off: bool) -> OfDrift | None:
+    """What was chosen about what moved: by the recovery under way, or by one that ended before that was compared.
+
+    *broke_off*: the last execution did not come to its end, so the choice may be an older one.
+    """
+    for row in reversed(rows):
+        choice = recoveries.chosen_of(row).drift
+        if choice is None:
+            continue
+        if row["ended_us"] is None:
+            since = broke_off and row["id"] != recoveries.SUPPOSED
+            return OfDrift(choice=choice, until_us=row["created_us"] if since else None)
+        due = recoveries.DRIFT_DUE in json.loads(row["result"] or "{}")
+        return OfDrift(choice=choice, until_us=row["created_us"], record=False) if due else None
+    return None
 
 
 def wishes(rows: Iterable[Row]) -> dict[str, Wish]:
@@ -165,4 +199,6 @@ def close(ex: RunMemory, tx: Tx) -> None:
     )  # fmt: skip
     if ex.notes:
         found = {**found, "notes": list(ex.notes)}
+    if recoveries.chosen_of(row).drift and not ex.drift_compared:  # it waits for something that comes first
+        found = {**found, recoveries.DRIFT_DUE: True}
     recoveries.end(tx, row["id"], found, ex.now_us())

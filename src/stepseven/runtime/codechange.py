@@ -83,11 +83,12 @@ async def settle(ex: Lifecycle) -> bool:
 def _looks(ex: RunMemory) -> bool:
     """Whether this execution compares: a recovery does, and whoever has other code than the run was executed with last.
 
-    Whoever goes on after a worker with the same new code has died, too: that one may not have come to it.
+    Whoever goes on after a worker with the same new code has died, too: that one may not have come to it. And other code it is
+    whatever the digest says, where steps were exchanged.
     """
     other = ex.code_before is not None and ex.code_before != ex.workflow.digest
     begun = (ex.broke_off and bool(ex.codes)) or _unexecuted(ex)
-    return (ex.recovery or other or begun) and ex.workflow.name != UNDO
+    return ex.workflow.name != UNDO and (ex.recovery or other or begun or _exchanged(ex, _source(ex.workflow)[0]))
 
 
 def _unexecuted(ex: RunMemory) -> bool:
@@ -174,7 +175,7 @@ def look(ex: RunMemory) -> Changes:
     source, steps = _source(ex.workflow)
     asked = _open(ex)
     other = ex.code_before is not None and ex.code_before != ex.workflow.digest
-    changed = asked is not None or ex.broke_off or other or _unexecuted(ex)
+    changed = asked is not None or ex.broke_off or other or _unexecuted(ex) or _exchanged(ex, source)
     compare = partial(changes.compare, said=renaming.said(ex.questions), changed=changed, ahead=_ahead(ex, asked))
     kept = _kept(ex, claims=changed)
     found = compare(kept, source)
@@ -182,6 +183,29 @@ def look(ex: RunMemory) -> Changes:
     if reads:
         found = compare(kept, _with_types(ex, source, steps, reads))
     return found if other else replace(found, changed=False, new=())  # what only may have changed is not told as a change
+
+
+def _exchanged(ex: RunMemory, source: Source) -> bool:
+    """Whether steps were exchanged in a module that is not the workflow's: the digest is that of the workflow's own source.
+
+    What acts is gone, from the source and from what is loaded, and something is in the source that was not. Nothing is read
+    from the store where all that the source has was there before: a run that just wakes pays nothing for it.
+    """
+    if source.unseen or not (ex.resumed or ex.run["root_no"]):
+        return False
+    before = _ahead(ex, None)
+    mapped = {MAP + inside.base(r.key) for r in ex.records.values() if r.name == "run.map"}
+    if source.names() <= {*(before or ()), *ex.counts, *mapped}:
+        return False
+    kept = _kept(ex, claims=True)
+    pairs = changes.compare(kept, source, said=renaming.said(ex.questions), changed=True, ahead=before).pairs
+    return any(p.old.acts and not _loaded(ex, p.old) for p in pairs)
+
+
+def _loaded(ex: RunMemory, old: Kept) -> bool:
+    """Whether a step that may be the one on record is declared: it may be called where the source does not tell."""
+    step = known.find(old.name, ex.workflow.fn.__module__)
+    return step is not None and (step.settings.writes or not old.writes)
 
 
 def names(workflow: Workflow[Any, Any]) -> frozenset[str]:

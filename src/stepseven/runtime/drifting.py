@@ -375,8 +375,8 @@ def decided(ex: Execution, moved: Sequence[Drifted]) -> str | None:
         ex: the run.
         moved: what was found and is ``read``.
     """
-    if ex.drift_chosen is not None:
-        return ex.drift_chosen
+    if ex.drift_chosen is not None and all(map(ex.drift_chosen.covers, moved)):
+        return ex.drift_chosen.choice
     if ex.workflow.settings.on_drift in _KINDS:
         return ex.workflow.settings.on_drift
     row = _question(ex)
@@ -404,6 +404,7 @@ async def settle(ex: Lifecycle) -> bool:
     stands = row is not None and (row["status"] == "open" or (row["status"] == "answered" and not _obeyed(ex, row)))
     looks = ex.recovery and ex.workflow.settings.on_drift != "keep"  # else the code itself says that nothing is to be done
     if not ex.resumed or not (stands or ex.drift_chosen is not None or looks):
+        ex.drift_compared = True
         return True
     if row is not None and row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
         ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
@@ -414,6 +415,8 @@ async def settle(ex: Lifecycle) -> bool:
     moved = tuple(one for one in found if one.read)
     if row is not None and stands and ex.unread_record is not None:  # it cannot be looked at now: as it was when it was asked
         moved += tuple(one for one in _drift_text.asked(json.loads(row["context"])) if drift.in_record(one))
+    if await _chosen_before(ex, moved):
+        return await settle(ex)
     choice = decided(ex, moved) if moved else None
     if row is not None and row["status"] == "open":
         if moved and choice is None and row["about"] == _about(moved):
@@ -421,18 +424,31 @@ async def settle(ex: Lifecycle) -> bool:
             return False
         if not await ex.withdrawn(row["id"]):
             return await settle(ex)
-    if not moved:
-        return True
-    if choice is None:
+    if moved and choice is None:
         ex.idle(await _ask(ex, moved, found))
         return False
     await _obey(ex, choice, moved)
+    ex.drift_compared = True
     return True
 
 
-async def _obey(ex: Execution, choice: str, moved: Sequence[Drifted]) -> None:
+async def _chosen_before(ex: Execution, moved: Sequence[Drifted]) -> bool:
+    """Whether something has moved since it was chosen what becomes of it. What had moved by then is done as was chosen."""
+    said = ex.drift_chosen
+    if said is None or all(map(said.covers, moved)):
+        return False
+    mine = tuple(filter(said.covers, moved))
+    await _obey(ex, said.choice if mine else None, mine)
+    ex.drift_chosen, ex.drift_compared = None, True  # what moved since is another matter
+    return True
+
+
+async def _obey(ex: Execution, choice: str | None, moved: Sequence[Drifted]) -> None:
+    """*choice*: ``None``: nothing moved."""
     if choice == "refresh":
         await refresh(ex, moved)
+    elif choice is None:
+        return
     elif ex.workflow.settings.on_drift != "keep" or ex.drift_chosen is not None:  # else the code says it every time
         await keep(ex, moved)
 

@@ -174,6 +174,7 @@ async def _write(ex: Rehearsal, call: Call) -> Outlook:
             if verifying.suspect(ex, call, record):
                 await verifying.broken(ex, call, record)  # it only notes: what was done is not done again
             return Outlook(_reused(ex, call, record), known=True, value=value, record=record)
+    intent = await rekeyed.begun(ex, call, intent)
     held = await ex.store.read(lambda tx: _held(tx, intent))
     if held is None or held.state is EffectState.REFUSED:
         return await _fresh(ex, call, intent, held)

@@ -20,7 +20,6 @@ from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
 from stepseven.runtime.place import Place, install, place
 from stepseven.runtime.refusing import only
-from stepseven.runtime.services import taken_by
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
@@ -126,7 +125,12 @@ class Lifecycle(Execution):
         return True
 
     async def _looked(self) -> bool:
-        """Whether the body is to run: not while a person has to tell what became of its code, or of what it builds on."""
+        """Whether the body is to run: not while a person has to tell what became of its code, or of what it builds on.
+
+        What was chosen just now about all that moved is obeyed first: when a question about the code is answered, that is over.
+        """
+        if self.drift_chosen is not None and self.drift_chosen.until_us is None and self.drift_chosen.record:
+            return await drifting.settle(self) and await codechange.settle(self)
         return await codechange.settle(self) and await drifting.settle(self)
 
     def _begin(self) -> asyncio.Task[Any]:
@@ -169,7 +173,7 @@ class Lifecycle(Execution):
             rows = [tx.one(tx.sql.question, {"id": q}) for q in ids]
             known = [k for k in keys if facts.holding(tx, self.hold.client_id, k, self.now_us()) is not None]
             closed = [r["id"] for r in rows if r is not None and r["status"] != "open"]
-            taken = taken_by(tx, run, self.now_us()) if theirs else ""
+            taken = runs.taken_by(tx, run, self.hold.fence) if theirs else ""
             return run, closed, known, clients.paused(tx, self.hold.client_id), taken
 
         run, closed, known, paused, taken = await self.store.read(unit)

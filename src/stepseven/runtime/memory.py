@@ -98,7 +98,9 @@ class RunMemory:
         for record in loaded.older:
             self._older_of.setdefault((record.branch, record.name, record.key), []).append(record)
         self.recoveries = loaded.recoveries
-        self.drift_chosen = chosen.of_drift(loaded.recoveries)  # what was chosen when it was resumed, as far as it is in force
+        self.broke_off = self.run["owner"] not in (None, hold.owner)  # its last execution did not come to an end
+        self.drift_chosen = chosen.of_drift(loaded.recoveries, broke_off=self.broke_off)  # when it was resumed, and is in force
+        self.drift_compared = False  # it was found out, and done as was chosen, what had moved by then
         self.wishes = chosen.wishes(loaded.recoveries)  # the same, of steps: name -> the newest
         self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
         self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
@@ -156,9 +158,9 @@ class RunMemory:
         self.kin = loaded.kin  # runs it has started whose end is not on record: no -> micro-USD, tokens
         self.notes: list[str] = []  # what a look found that is worth knowing and changes nothing
         self.code_before: str | None = self.run["source_digest"]  # of the code it was executed with last
-        self.broke_off = self.run["owner"] not in (None, hold.owner)  # its last execution did not come to an end
         self.codes = codes.marks(loaded.records.values())  # where, among its records, other code took over
         self.claims_before: Claims | None = None  # what it had claimed before this execution, once that was looked for
+        self.kept: dict[tuple[str, str], list[Row]] | None = None  # of those, what no record tells of, by branch and key
         self.turns = Turns(self, patience_s=LAST_S, again_s=0.01)
         self.renamed = codechange.renamed(workflow, self.questions)  # step -> its names before, as people said
         self.claimed_as: dict[tuple[str, str], None] | None = None  # (step, what its effect was called), once looked up

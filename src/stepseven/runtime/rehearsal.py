@@ -174,11 +174,16 @@ class Rehearsal(Lifecycle):
         return [names[r.name] for r in self.records.values() if not r.used and r.state == "done" and r.name in names]
 
     def _receipts(self) -> list[str]:
-        """Writes that are done, and that may come again under another key: then a person is asked whether it is the same."""
+        """Writes that are done, and that may come again with other values: then a person is asked whether it is the same."""
         names = self._named_before(c.name for c in (*self.coming, *self.possible.values()) if c.effect is not None)
+        if not names:
+            return []
         if not (self.moved or self.diverged or self._stale()):
-            return [names[name] for name in rekeyed.unasked(self, names)] if names else []
-        return [names[r.name] for r in self.records.values() if r.effect is not None and r.state == "done" and r.name in names]
+            found = [*rekeyed.unasked(self, names), *rekeyed.shared(self, names, self.called)]
+        else:  # what was called may be called again, with other values
+            found = [r.name for r in self.records.values() if r.effect is not None and r.state == "done" and r.name in names]
+            found += rekeyed.shared(self, names, ())
+        return [names[name] for name in found]
 
     def _named_before(self, steps: Iterable[str]) -> dict[str, str]:
         """The name that a step is on record under → its name."""

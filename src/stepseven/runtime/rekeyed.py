@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stepseven.runtime.memory import RunMemory
     from stepseven.store.base import Row, Tx
     from stepseven.transitions.effects import Intent
-    from stepseven.transitions.state import Record
+    from stepseven.transitions.state import Record, RecordKey
 
 ONCE = "once"  # the key of a write without one
 _OPEN = (EffectState.CLAIMED.value, EffectState.UNKNOWN.value)
@@ -180,6 +181,22 @@ def unasked(ex: RunMemory, names: Collection[str]) -> list[str]:
     return sorted(found)
 
 
+def shared(ex: RunMemory, names: Collection[str], called: Collection[RecordKey]) -> list[str]:
+    """Those of these names of steps under which a run that shares this one's receipts has done something, or has begun to.
+
+    Called under the same key with other values, it is asked about. *called*: the calls that need not be thought of any more.
+    """
+
+    def unit(tx: Tx) -> list[Row]:
+        runs = tx.all(tx.sql.shares_root, {"root_no": ex.run["root_no"] or ex.hold.run_no})
+        numbers = [row["no"] for row in runs if row["no"] != ex.hold.run_no]
+        return [claim for no in numbers for claim in tx.all(tx.sql.effects, {"run_no": no})]
+
+    mine = [c for c in ex.store.read_now(unit) if c["step"] in names and c["scope"] != "client"]  # there the key alone decides
+    standing = [c for c in mine if c["state"] != EffectState.REFUSED and c["undone_us"] is None]
+    return sorted({c["step"] for c in standing if (c["branch"], c["step"], plain(c)) not in called})
+
+
 async def find_out(ex: Execution, before: Before) -> None:
     """Find out whether what was begun under the other key was done: with the probe, or by asking, as at a run's end."""
     claim = before.claim
@@ -193,6 +210,49 @@ async def find_out(ex: Execution, before: Before) -> None:
     made = ex.records.get((claim["branch"], claim["step"], before.key))
     if made is not None:
         ex.unask(made)
+
+
+async def begun(ex: Execution, call: Call, intent: Intent) -> Intent:
+    """What a call wants, under the scope and the name that this very thing was begun under, where changed code gave it others.
+
+    It may have been done there: that is found out, and sent again, under what it was claimed by. Once it was not done, and where
+    nothing was begun: as it is declared now.
+    """
+    if ex.hold.fence == 1 and ex.run["root_no"] is None:  # its first execution: whatever was claimed, this code has claimed
+        return intent
+    kept, names = (await _kept(ex)).get((call.branch, call.key[2]), ()), names_of(ex, call)
+    if all(_same_lane(c, intent) for c in kept):
+        return intent
+    ids = [c["claim_id"] for c in kept if c["step"] in names]
+    rows = await ex.store.read(lambda tx: [tx.one(tx.sql.claim, {"claim_id": name}) for name in ids])
+    mine = [c for c in rows if c is not None and c["state"] != EffectState.REFUSED and c["undone_us"] is None]
+    other = [c for c in mine if not _same_lane(c, intent)]
+    found = next((c for c in other if c["state"] in _OPEN), None)
+    if found is None and other and len(other) == len(mine):
+        found = other[-1]  # its receipt came when nobody was there to record it
+    if found is None:
+        return intent
+    return replace(intent, scope=found["scope"], scope_id=found["scope_id"], name=found["name"], key=found["key"])
+
+
+async def _kept(ex: Execution) -> dict[tuple[str, str], list[Row]]:
+    """Branch and key → the claims from before this execution that stand, or may, and that no record tells of. Read once."""
+    lane = ("kept",)
+    if ex.kept is None:
+        await ex.take_lane(lane)
+        try:
+            if ex.kept is None:
+                found: dict[tuple[str, str], list[Row]] = {}
+                for claim in Claims(ex, await ex.store.read(lambda tx: claims_of(ex, tx))).bare:
+                    found.setdefault((claim["branch"], plain(claim)), []).append(claim)
+                ex.kept = found
+        finally:
+            ex.free_lane(lane)
+    return ex.kept
+
+
+def _same_lane(claim: Row, intent: Intent) -> bool:
+    return all(claim[name] == value for name, value in intent.where().items())
 
 
 # -- which ----------------------------------------------------------------------------------------------------------------

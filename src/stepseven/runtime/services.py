@@ -18,7 +18,7 @@ from stepseven.model import Limits
 from stepseven.runtime.edge import Edge, Process, proven_dead, seen_alive, this_process
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
-from stepseven.transitions.runs import LEASE_US, Watch, named
+from stepseven.transitions.runs import LEASE_US, Watch, taken_by
 from stepseven.transitions.state import Hold
 
 BEAT_S = 2.0
@@ -147,17 +147,16 @@ class Worker:
         self._confirmed = max(sent, self._confirmed or sent)  # a beat from before a standstill may come back after a later one
         self._strays = self._strays if early else strays
         if lost and self.on_lost is not None:
-            for run_no, why in self._who_took(lost).items():
+            for run_no, why in self._who_took({no: mine[no] for no in lost}).items():
                 self.on_lost(run_no, why)
         with suppress(StoreUnavailable):  # the next beat does
             self._count(owned)
 
-    def _who_took(self, lost: list[int]) -> dict[int, str]:
-        """Why each of these runs is no longer ours."""
+    def _who_took(self, lost: dict[int, int]) -> dict[int, str]:
+        """Why each of these runs is no longer ours. Run no → the fence we held it under."""
 
         def unit(tx: Tx) -> dict[int, str]:
-            rows = {no: tx.one(tx.sql.run_by_no, {"no": no}) for no in lost}
-            return {no: taken_by(tx, row, self.edge.now_us()) for no, row in rows.items()}
+            return {no: taken_by(tx, tx.one(tx.sql.run_by_no, {"no": no}), fence) for no, fence in lost.items()}
 
         try:
             return self.store.read_now(unit)
@@ -280,12 +279,6 @@ class Worker:
                 if not self.stranded:
                     self.store.write_now(lambda tx: tx.run(tx.sql.drop_worker, {"id": self.id}), durable=False, client=None)
             self._thread = None
-
-
-def taken_by(tx: Tx, run: Row | None, now_us: int) -> str:
-    """Who has a run that was lost, in words."""
-    owner = None if run is None else run["owner"]
-    return "it was released" if owner is None else f"{named(tx, owner, now_us)} took it over"
 
 
 def _count_executing(tx: Tx, *, params: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 The claim row is the begin and is on the disk before the step's code starts; the receipt and the record are one commit.
 ``sending`` makes one send, ``doubt`` finds out about one that nobody knows the end of, ``clash`` asks when two calls under
 one key say different things. Here is the loop around them, and what becomes of a receipt.
+
+Longer than other files: what is claimed, the loop, and the receipt are one path that is read from its top to its end.
 """
 
 from __future__ import annotations
@@ -110,8 +112,9 @@ async def as_claimed(ex: Execution, call: Call) -> Intent:
     return replace(intent, name=await ex.store.read(unit))
 
 
-async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
+async def _until_done(ex: Execution, call: Call, wanted: Intent) -> Any:
     held: Claim | None = None  # a claim in doubt
+    intent = await rekeyed.begun(ex, call, wanted)
     if call.key in ex.attempts or asking.about_failure(ex, call):
         held = await doubt.standing_claim(ex, intent)
     proven = held is not None and doubt.proven(ex, call, held)
@@ -122,6 +125,8 @@ async def _until_done(ex: Execution, call: Call, intent: Intent) -> Any:
             if sent.done:
                 return sent.value
             promise = sent.promise
+        if intent is not wanted and promise is None:
+            intent = await rekeyed.begun(ex, call, wanted)
         move = trouble.move_for(ex, call)
         if isinstance(move, policy.Obey) and move.choice == "happened":  # the claim knows: it is looked at once more
             move = policy.Try(number=1)

@@ -19,6 +19,8 @@ from stepseven.transitions.state import Hold, Loaded, Record, outwards
 
 Drift = Literal["keep", "refresh"]
 NO_PLAN = "{}"
+SUPPOSED = "supposed"  # the id of a recovery that is only looked at
+DRIFT_DUE = "drift_due"  # in its result: what was chosen about what moved could not be obeyed yet
 INTERNAL = ("run.", "client.")
 _NEVER = sys.maxsize
 
@@ -91,7 +93,7 @@ def supposed(chosen: Chosen, loaded: Loaded) -> Row:
     """The open recovery that *chosen* would be: for looking what comes of it. Answers questions in *loaded*; stores nothing."""
     at_us = _later(loaded, 0)
     row: Row = {
-        "id": "supposed", "plan": NO_PLAN, "chosen": chosen.stored(), "by": chosen.by, "result": _began(loaded),
+        "id": SUPPOSED, "plan": NO_PLAN, "chosen": chosen.stored(), "by": chosen.by, "result": _began(loaded),
         "created_us": at_us, "ended_us": None,
     }  # fmt: skip
     for rows in loaded.questions.values():
@@ -135,7 +137,8 @@ def begin(  # noqa: PLR0913, PLR0917 - what it is made of
     """
     under_way = open_one(loaded.recoveries)
     if under_way is not None:
-        if chosen is None or chosen.same(chosen_of(under_way)):
+        anew = chosen is not None and chosen.same(Chosen(drift=chosen.drift))  # said again, it is about what moved until now
+        if chosen is None or (chosen.same(chosen_of(under_way)) and not anew):
             return under_way
         _close_others(tx, loaded, now_us)
     row = {
@@ -178,6 +181,8 @@ def _close_others(tx: Tx, loaded: Loaded, now_us: int) -> None:
                 row, (*loaded.older, *loaded.records.values()), asked=sum(map(len, loaded.questions.values())),
                 uusd=spent(loaded), executed_us=loaded.run["executing_us"],
             )  # fmt: skip
+            if chosen_of(row).drift:  # whether it came to that nobody saw; done already, there is nothing left to do
+                found[DRIFT_DUE] = True
             end(tx, row["id"], found, now_us)
             loaded.recoveries[i] = {**row, "result": json.dumps(found), "ended_us": now_us}
 

@@ -195,10 +195,18 @@ def guard(tx: Tx, hold: Hold) -> Row:
 def lost(tx: Tx, hold: Hold) -> Superseded:
     """Why our hold no longer counts, naming who took over."""
     run = tx.one(tx.sql.run_by_no, {"no": hold.run_no})
+    return Superseded(hold.run_id, taken_by(tx, run, hold.fence))
+
+
+def taken_by(tx: Tx, run: Row | None, fence: int) -> str:
+    """What became of a run that is no longer ours, in words: who has it, or how it stands. *fence*: what we held it under."""
+    if run is not None and run["owner"] is not None:
+        return f"{named(tx, run['owner'], 0)} took it over"
+    if run is not None and run["fence"] > fence:  # nobody has it any more: who had it is not on record
+        return f"another worker took it over, and it is {run['status']}"
     if run is not None and RunStatus(run["status"]).ended:
-        return Superseded(hold.run_id, f"it was ended ({run['status']}) by somebody else")
-    who = run["owner"] if run is not None else None
-    return Superseded(hold.run_id, f"{named(tx, who, 0)} took it over" if who else "it was released from this worker")
+        return f"it was ended ({run['status']}) by somebody else"
+    return "it was released from this worker"
 
 
 def named(tx: Tx, worker: str, now_us: int) -> str:
