@@ -20,7 +20,7 @@ from tests.servers import databases
 
 LIB = """
 @step(effect="write", key="quarter")
-async def post_invoice(quarter: str) -> str:
+async def emboss_invoice(quarter: str) -> str:
     return await send("invoice", quarter)
 
 @step
@@ -29,7 +29,7 @@ async def pull_tickets(client_id: str) -> int:
     return 214
 
 async def bill(quarter: str) -> list:
-    return [await pull_tickets("acme"), await post_invoice(quarter)]
+    return [await pull_tickets("acme"), await emboss_invoice(quarter)]
 """
 FLOWS = """
 import deployed_lib as lib
@@ -40,7 +40,7 @@ async def billing_by_lib(run: Run) -> list:
 """
 MAIL = """
 @step(effect="write", key="quarter")
-async def mail(quarter: str) -> str:
+async def courier(quarter: str) -> str:
     return await send("mail", quarter)
 
 async def bill("""
@@ -91,12 +91,12 @@ async def parked(deploy: Both, tmp_path: Path, lib: str = LIB, flows: str = FLOW
         yield layer
 
 
-@pytest.mark.parametrize("name", ["send_invoice", "deliver_bill"])
+@pytest.mark.parametrize("name", ["stamp_invoice", "hand_over"])
 async def test_a_write_renamed_in_a_helpers_module_is_asked_about(deploy: Both, tmp_path: Path, name: str) -> None:
     """However unlike the names are: nothing is sent before a person says whether it is the same; the plan says so, too."""
     async with parked(deploy, tmp_path) as layer:
-        ran = deploy(LIB.replace("post_invoice", name))
-        assert f"“post_invoice” is gone, “{name}” is new" in str(await layer.plan("r"))
+        ran = deploy(LIB.replace("emboss_invoice", name))
+        assert f"“emboss_invoice” is gone, “{name}” is new" in str(await layer.plan("r"))
         question = await asked(layer)
         assert (await asked(layer)).id == question.id
         await layer.answer(question.id, "map", by="ann")
@@ -108,7 +108,7 @@ async def test_a_write_renamed_in_a_helpers_module_is_asked_about(deploy: Both, 
 async def test_a_short_wait_asks_too(deploy: Both, tmp_path: Path) -> None:
     """Deployed within minutes, and just run again: the write would be done twice as well. What a person said then stands."""
     async with parked(deploy, tmp_path) as layer:
-        deploy(LIB.replace("post_invoice", "deliver_bill"))
+        deploy(LIB.replace("emboss_invoice", "hand_over"))
         outcome = await deploy.run(layer)
         assert kinds(outcome) == ["code"]
         await layer.answer(the_question(outcome).id, "run", by="ann")
@@ -123,7 +123,7 @@ async def test_a_claim_that_nobody_knows_about_is_asked_about(deploy: Both, tmp_
     deploy(lib)
     async with layers(databases.url(tmp_path)) as layer:
         assert kinds(await deploy.run(layer)) == ["unknown_outcome"]
-        deploy(lib.replace("post_invoice", "deliver_bill"))
+        deploy(lib.replace("emboss_invoice", "hand_over"))
         outcome = await layer.resume("r")
         question = next(q for q in outcome.questions if q.kind == "code")
         assert "I do not know whether it was done" in question.text
@@ -133,27 +133,27 @@ async def test_a_claim_that_nobody_knows_about_is_asked_about(deploy: Both, tmp_
 NESTED = LIB.replace(', key="quarter"', "").replace(
     "async def bill(quarter: str) -> list:",
     """@step
-async def bill_all(quarter: str) -> str:
-    return await post_invoice(quarter)
+async def bill_in_lib(quarter: str) -> str:
+    return await emboss_invoice(quarter)
 
 async def bill(quarter: str) -> list:""",
-).replace("await post_invoice(quarter)]", "await bill_all(quarter)]")  # fmt: skip
+).replace("await emboss_invoice(quarter)]", "await bill_in_lib(quarter)]")  # fmt: skip
 
 
 async def test_a_step_with_a_write_inside_is_asked_about(deploy: Both, tmp_path: Path) -> None:
     """A write without a key is known by the step around it: under another name of that it would be done again."""
     async with parked(deploy, tmp_path, NESTED) as layer:
-        deploy(NESTED.replace("bill_all", "charge"))
+        deploy(NESTED.replace("bill_in_lib", "collect_in_lib"))
         await layer.answer((await asked(layer)).id, "map", by="ann")
         assert (await layer.resume("r")).result() == [214, "R-1", "yes"]
     assert deploy.world.counts() == {"invoice": 1}
 
 
 OTHER = LIB.replace("async def bill(", MAIL)
-ARMS = OTHER.replace("await post_invoice(quarter)]", "await (post_invoice(quarter) if LARGE else mail(quarter))]")
+ARMS = OTHER.replace("await emboss_invoice(quarter)]", "await (emboss_invoice(quarter) if LARGE else courier(quarter))]")
 ARMS += "LARGE = True\n"
-DECLARED = LIB.replace("post_invoice", "deliver").replace('key="quarter")', 'key="quarter", renamed_from="post_invoice")')
-LATER = FLOWS.replace('key="go on")]', 'key="go on"), await lib.mail("Q3")]')
+DECLARED = LIB.replace("emboss_invoice", "hand_over").replace('key="quarter")', 'key="quarter", renamed_from="emboss_invoice")')
+LATER = FLOWS.replace('key="go on")]', 'key="go on"), await lib.courier("Q3")]')
 
 
 @pytest.mark.parametrize("case", ["same", "read", "removed", "ahead", "arm", "loaded", "declared"])
@@ -165,8 +165,8 @@ async def test_what_asks_nothing(deploy: Both, tmp_path: Path, case: str) -> Non
         "read": (LIB.replace("pull_tickets", "look_up"), [214, "R-1", "yes"]),
         "removed": (gone(LIB, "1"), [214, 1, "yes"]),
         "ahead": (gone(OTHER, "1"), [214, 1, "yes", "R-2"]),
-        "arm": (gone(ARMS, "await mail(quarter)"), [214, "R-2", "yes"]),
-        "loaded": (OTHER.replace("await post_invoice(", "await mail("), [214, "R-2", "yes"]),
+        "arm": (gone(ARMS, "await courier(quarter)"), [214, "R-2", "yes"]),
+        "loaded": (OTHER.replace("await emboss_invoice(", "await courier("), [214, "R-2", "yes"]),
         "declared": (DECLARED, [214, "R-1", "yes"]),
     }[case]  # fmt: skip
     async with parked(deploy, tmp_path, lib, flows) as layer:
@@ -178,6 +178,6 @@ def gone(lib: str, instead: str) -> str:
     """A version without the invoice."""
     start = lib.index("@step(")
     without = lib[:start] + lib[lib.index("@step\n") :]
-    for call in ("await (post_invoice(quarter) if LARGE else mail(quarter))", "await post_invoice(quarter)"):
+    for call in ("await (emboss_invoice(quarter) if LARGE else courier(quarter))", "await emboss_invoice(quarter)"):
         without = without.replace(call, instead)
     return without
