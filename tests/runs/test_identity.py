@@ -411,6 +411,7 @@ async def any_program(run: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # random runs, each with a death
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(node=nodes, data=st.data())
 def test_whatever_was_seen_before_a_crash_is_seen_again(node: Any, data: Any) -> None:
