@@ -20,6 +20,9 @@ from stepseven.errors import ArtifactGone, Failed, MissingSecret, Waiting
 
 R = TypeVar("R")
 
+INTERNAL = ("run.", "client.")  #: how the names of records begin that a run keeps for itself: no results of steps
+ONCE = "once"  #: the key of a write without ``key=``: its branch tells it from others, and nothing else does
+
 
 class RunStatus(StrEnum):
     """Where a run stands. ``done``, ``failed`` and ``cancelled`` are final."""

@@ -12,6 +12,7 @@ from stepseven import Layer, Outcome
 from tests.runs.deaths import every_death, living
 from tests.runs.deployed import Deploys, deploys
 from tests.runs.outside import Outside
+from tests.runs.test_code_changed_death import begin
 from tests.runs.test_code_rekeyed import ONE, OTHER, WAITS
 from tests.servers import databases
 
@@ -23,13 +24,6 @@ def deploy(tmp_path: Path) -> Iterator[Deploys]:
     """Deploys a version of the module."""
     with deploys(tmp_path / "code") as made:
         yield made
-
-
-async def begin(layer: Layer, v1: Any) -> str:
-    """The older code, up to its question, which is answered."""
-    outcome = await layer.run(v1.billing(), client="acme", run_id="r")
-    await layer.answer(outcome.questions[0].id, "yes", by="ann")
-    return "asked"
 
 
 async def go_on(layer: Layer, v2: Any, choice: str, world: Outside) -> Outcome[Any]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from stepseven.cli._common import clean, err
 from stepseven.decide import _phrases as say
 from stepseven.layer import Layer
+from stepseven.model import INTERNAL
 from stepseven.transitions import family
 
 LINES_PER_MAP = 5  # a map of 10,000 items is five lines in a log, not ten thousand
@@ -74,7 +75,7 @@ class Live(AbstractContextManager["Live"]):
 
     def _step(self, run_id: str, details: dict[str, Any]) -> None:
         name, summary = str(details["name"]), details.get("summary")
-        if name.startswith(("run.", "client.")):
+        if name.startswith(INTERNAL):
             return
         done = int(details["done"])
         of, gone = self._of(run_id, name, done) if "[" in str(details["branch"]) else (0, 0)

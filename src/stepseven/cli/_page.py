@@ -17,13 +17,12 @@ from stepseven.cli._read import RunView
 from stepseven.cli._words import age, clock, headline, mark, short_json, standing
 from stepseven.decide import _phrases as say
 from stepseven.decide.plan import UNKNOWN
-from stepseven.model import EffectState
+from stepseven.model import INTERNAL, EffectState
 from stepseven.store.base import Row
 from stepseven.transitions.questions import REFUSED
 
 MOST = 3  # of what is alike: items of a map, reasons of failures
 MOST_STEPS = 20
-_INTERNAL = ("run.", "client.")
 _INDENT = "      "
 _APPROVED = "approved by "  # begins why an irreversible step was done
 _ASIDES = {"unknown": ", not known whether it was done", "deferred": ", put off", "interrupted": ", broke off"}
@@ -98,7 +97,7 @@ def groups(found: RunView) -> list[Group]:
     """Records and tries by step name, in the order in which they began."""
     made: dict[str, Group] = {}
     for row in found.steps:
-        if not row["name"].startswith(_INTERNAL):
+        if not row["name"].startswith(INTERNAL):
             made.setdefault(row["name"], Group(row["name"])).records[row["branch"], row["key"]] = row
     for row in found.attempts:
         made.setdefault(row["name"], Group(row["name"])).tries.append(row)

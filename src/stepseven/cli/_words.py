@@ -12,12 +12,11 @@ from rich.text import Text
 from stepseven.cli._common import clean, command, now_us, width
 from stepseven.decide import _phrases as say
 from stepseven.decide.escalate import Meanwhile, render
-from stepseven.model import Question, QuestionKind, QuestionStatus
+from stepseven.model import INTERNAL, Question, QuestionKind, QuestionStatus
 
 if TYPE_CHECKING:
     from stepseven.cli._read import RunView
 
-_INTERNAL = ("run.", "client.")  # what the handle keeps for itself: no results of steps
 VALUE_CHARS = 400
 FOR_EVER = "for ever"
 _LAST_US = 253_370_764_800 * 1_000_000  # the year 9999: what is stored may lie beyond it
@@ -117,7 +116,7 @@ def _meanwhile(question: Question, found: RunView) -> Meanwhile | None:
         return None
     raised = json.loads(found.row["limits"]) if found.row["limits"] else {}
     done = sum(
-        row["state"] == "done" and (row["ended_us"] or 0) > question.created_us and not row["name"].startswith(_INTERNAL)
+        row["state"] == "done" and (row["ended_us"] or 0) > question.created_us and not row["name"].startswith(INTERNAL)
         for row in found.steps
     )
     return Meanwhile(

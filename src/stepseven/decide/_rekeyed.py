@@ -11,9 +11,7 @@ from typing import Any
 from stepseven.decide import _phrases as say
 from stepseven.decide._doubt import _changes, _second
 from stepseven.decide._situation import Draft, Situation, context_of, draft, in_brackets, known, pairs, run_name, stop
-from stepseven.model import Option
-
-ONCE = "once"  # the key of a write without one
+from stepseven.model import ONCE, Option
 
 
 def other_key(  # noqa: PLR0913 - each is one thing the person has to know

@@ -11,6 +11,7 @@ from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide.plan import UNKNOWN, Coming, Do, Drifted, Met, Observed, Path, PlannedStep, Price, Standing
 from stepseven.decide.prices import CHILD, child
+from stepseven.model import INTERNAL
 
 DRIFT = "drift"  #: the line that says what moved
 RUN = "run"  #: the line of a question that holds the whole run
@@ -181,7 +182,7 @@ def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> _
         dark = _Line(step=UNKNOWN, do=Do.RUN, why=c.where, price_of=UNKNOWN, many=True, free=True, maybe=1)
         made.setdefault((UNKNOWN, c.where), dark)
         return None
-    if c.name.startswith(("run.", "client.")) and c.name not in _ASKS | _WAITS | {CHILD}:
+    if c.name.startswith(INTERNAL) and c.name not in _ASKS | _WAITS | {CHILD}:
         return None  # a map's count, a pinned text: nothing that costs or asks
     approved = c.effect == "irreversible"
     asks = approved or c.name in _ASKS

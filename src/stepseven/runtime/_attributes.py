@@ -36,7 +36,7 @@ from stepseven.runtime.declared import Step
 class Attributes(Calls):
     """Reads attributes."""
 
-    def attr(self, value: Value, name: str, node: ast.AST) -> Value:  # noqa: PLR0911 - one case for each kind of value  # noqa: PLR0911 - one case for each kind of value
+    def attr(self, value: Value, name: str, node: ast.AST) -> Value:  # noqa: PLR0911 - one case for each kind of value
         """An attribute of a value."""
         if isinstance(value, Some):
             return join([self.attr(one, name, node) for one in value.options])

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import types
+from abc import ABC, abstractmethod
 from dataclasses import field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -80,7 +81,7 @@ _WAITING = ("run.ask", "run.approve", "run.sleep", "run.wait_for", "run.start")
 _inner: WeakKeyDictionary[Step[Any, Any], tuple[Coming, ...]] = WeakKeyDictionary()
 
 
-class Calls(Notes):
+class Calls(Notes, ABC):
     """Reads calls, and what becomes of what they give."""
 
     # -- calling --------------------------------------------------------------------------------------------------------
@@ -280,9 +281,9 @@ class Calls(Notes):
             return OPAQUE if hint is MISSING else typed(hint, self.home)
         return value
 
+    @abstractmethod
     def walk(self, d: Def, names: dict[str, Value]) -> Value:
         """Read a function's body; what it returns, or yields."""
-        raise NotImplementedError
 
     def asks(self, name: str, args: Args, node: ast.AST) -> Value:
         """A call of the run's handle."""
@@ -367,13 +368,13 @@ class Calls(Notes):
         elif obj.what.startswith("run."):
             self.add(Coming(name=obj.what.removesuffix("()"), where=self.at(node)))
 
+    @abstractmethod
     def resume(self, frame: types.FrameType, node: ast.AST, lasti: int | None = None) -> Value:
         """Read on from where a frame stands."""
-        raise NotImplementedError
 
+    @abstractmethod
     def after_yield(self, lazy: Lazy) -> None:
         """Read on after the first ``yield`` of a generator."""
-        raise NotImplementedError
 
     def awaiting(self, args: Args, node: ast.AST) -> Value:
         """``asyncio.gather`` and its kind: everything that is given is awaited, also in containers."""
@@ -536,9 +537,9 @@ class Calls(Notes):
             else:
                 self.consume(made, node) if isinstance(made, Pending) else self.hand_on([made], node)
 
+    @abstractmethod
     def attr(self, value: Value, name: str, node: ast.AST) -> Value:
         """An attribute of a value."""
-        raise NotImplementedError
 
 
 def may_wait(coming: Coming) -> bool:

@@ -2,6 +2,8 @@
 
 A value is either known whole (``Is``: this very object), known in part (a function of the source, an instance of a class), of no
 interest (``FOREIGN``: another package's, or plain data: awaiting it runs no step), or unknown (``OPAQUE``: it may be anything).
+
+Longer than other files: the kinds of value, and how each is told from the others, in one place.
 """
 
 from __future__ import annotations

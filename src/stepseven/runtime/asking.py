@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
-from stepseven.model import EffectKind, QuestionKind, WaitingFor
+from stepseven.model import INTERNAL, EffectKind, QuestionKind, WaitingFor
 from stepseven.runtime import choices, facts, outline, verifying
 from stepseven.runtime.calls import Call
 from stepseven.runtime.place import Known
@@ -34,7 +34,7 @@ def situation(ex: Execution, current: str | None = None) -> Situation:
     """The run as it stands. *current*: the step that is being asked about; it is not "next"."""
     counts: dict[str, list[Any]] = {}
     for record in ex.records.values():
-        if record.name.startswith(("run.", "client.")) or record.state != "done":
+        if record.name.startswith(INTERNAL) or record.state != "done":
             continue
         entry = counts.setdefault(record.name, [0, None])
         entry[0] += 1

@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 
 from stepseven.errors import KeyRequired, SecretFound, Superseded, TooLarge
 from stepseven.keys import fitting
-from stepseven.model import EffectKind, Secret
+from stepseven.model import ONCE, EffectKind, Secret
 from stepseven.runtime.arguments import decode_argument
 from stepseven.runtime.binding import Spread
 from stepseven.runtime.declared import Step
@@ -326,7 +326,7 @@ def _once(step: Step[Any, Any], here: Place, inputs: str) -> str:
     seen = execution.unkeyed.setdefault((here.branch, step.name), inputs)
     if here.number(f"{step.name}\0once") > 1 or seen != inputs:
         raise KeyRequired(step.name, execution.hold.run_id)
-    return "once"
+    return ONCE
 
 
 def changed_argument(old: Record, call: Call) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide.classify import Handling, Proof, Verdict
 from stepseven.errors import StepFailed, Superseded
-from stepseven.model import FailureKind, RunStatus
+from stepseven.model import INTERNAL, FailureKind, RunStatus
 from stepseven.runtime import chosen, known, reading, remembering
 from stepseven.runtime.attempt import Attempt
 from stepseven.store.codec import free_text
@@ -144,7 +144,7 @@ def generations(ex: RunMemory) -> Iterator[tuple[Record, Record]]:
     if not ex.older:
         return
     for new in sorted((*ex.older, *ex.records.values()), key=lambda r: r.id):
-        if new.effect is None and not new.name.startswith(("run.", "client.")):
+        if new.effect is None and not new.name.startswith(INTERNAL):
             key = (new.branch, new.name, new.key)
             if key in before:
                 yield before[key], new
@@ -167,7 +167,7 @@ def overtaken(ex: RunMemory) -> None:
             span = range(old.id, new.id)
             gone.update(r.id for r in (*ex.older, *ex.records.values()) if r.branch == new.branch and r.id in span)
     for record in [r for r in ex.records.values() if r.id in gone]:
-        if record.effect is None and not record.name.startswith(reading.PINNED):
+        if record.effect is None and not record.name.startswith(INTERNAL):
             reading.drop(ex, record)
 
 
@@ -196,7 +196,7 @@ def rerunnable(ex: Execution, call: Call, error: dict[str, Any]) -> tuple[str, .
 
 
 def _made_before(record: Record, call: Call) -> bool:
-    own = record.name == call.key[1] or record.name.startswith(("run.", "client."))
+    own = record.name == call.key[1] or record.name.startswith(INTERNAL)
     return record.branch == call.branch and record.state == "done" and record.effect is None and not own
 
 

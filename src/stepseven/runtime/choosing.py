@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven._dataclass import dataclass
 from stepseven.decide.plan import UNKNOWN
 from stepseven.errors import InvalidArgument, InvalidChoice, NotRecordable, SecretFound, TooLarge, UnknownWorkflow
-from stepseven.model import QuestionKind, RunStatus
+from stepseven.model import INTERNAL, QuestionKind, RunStatus
 from stepseven.runtime import ahead, checks, known
 from stepseven.runtime.calls import inner_branch
 from stepseven.runtime.declared import Step
@@ -18,7 +18,7 @@ from stepseven.store.codec import canonical, free_text
 from stepseven.store.redact import find_secret
 from stepseven.transitions import recoveries
 from stepseven.transitions.questions import REFUSED
-from stepseven.transitions.recoveries import AS_WRITTEN, INTERNAL, Chosen, Drift
+from stepseven.transitions.recoveries import AS_WRITTEN, Chosen, Drift
 from stepseven.transitions.state import load, outwards
 
 if TYPE_CHECKING:

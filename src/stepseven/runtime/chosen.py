@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven._dataclass import dataclass
 from stepseven.decide import drift, policy
 from stepseven.errors import NotRecordable
-from stepseven.model import QuestionStatus
+from stepseven.model import INTERNAL, QuestionStatus
 from stepseven.runtime.calls import inner_branch
 from stepseven.transitions import recoveries
 from stepseven.transitions.questions import REFUSED
@@ -161,7 +161,7 @@ def put_aside(ex: RunMemory) -> Iterator[tuple[Record, str]]:
     """The records that a choice wants made anew, and why: of reads, with all that they called, and what had failed for good."""
     for row in ex.recoveries:
         chosen = recoveries.chosen_of(row)
-        old = [r for r in ex.records.values() if r.seq <= chosen.as_of_seq and not r.name.startswith(recoveries.INTERNAL)]
+        old = [r for r in ex.records.values() if r.seq <= chosen.as_of_seq and not r.name.startswith(INTERNAL)]
         if chosen.rerun:
             again = with_inner(old, [r for r in old if r.effect is None and r.name in chosen.rerun])
             yield from ((record, f"{chosen.by or 'a person'} wants it made anew") for record in again)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide import escalate
 from stepseven.errors import NotRecordable
-from stepseven.model import EffectState, QuestionKind
+from stepseven.model import ONCE, EffectState, QuestionKind
 from stepseven.runtime import approving, asking, codechange, doubt, reading, rekeyed, remembering, sending, writing
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
@@ -155,7 +155,6 @@ async def _keep_first(ex: Execution, call: Call, text: str, row: Row) -> Any:
 # -- another key, after something changed ---------------------------------------------------------------------------------
 
 _OTHER_RESULT = "its key is another one now, because an earlier step gave another result than last time"
-_ONCE = "once"  # the key of a write without one
 
 
 async def after_change(ex: Execution, call: Call, intent: Intent) -> sending.Sent | None:
@@ -292,7 +291,7 @@ def unasked(ex: Execution, call: Call) -> tuple[Record, str] | None:
     old, reason = _unasked(ex, call, call.key[1]) if ex.other_before(call.branch) else None, _OTHER_RESULT
     for name in ex.renamed.get(call.step.name, ()) if old is None else ():
         found = _unasked(ex, call, name)
-        if found is not None and (found.key == _ONCE) != (call.key[2] == _ONCE):
+        if found is not None and (found.key == ONCE) != (call.key[2] == ONCE):
             old, reason = found, f"it was called {name} then, and its key was made in another way"
     return None if old is None or old.effect is None else (old, reason)
 

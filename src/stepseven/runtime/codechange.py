@@ -17,12 +17,11 @@ from stepseven.decide import changes, escalate
 from stepseven.decide.changes import MAP, Changes, Kept, Known, Source
 from stepseven.decide.plan import UNKNOWN
 from stepseven.errors import NotRecordable
-from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus
+from stepseven.model import INTERNAL, EffectState, FailureKind, QuestionKind, RunStatus
 from stepseven.runtime import ahead, asking, inside, known
 from stepseven.store.codec import free_text
 from stepseven.transitions import renaming, taking
 from stepseven.transitions.offering import UNDO
-from stepseven.transitions.recoveries import INTERNAL
 from stepseven.transitions.state import Record, choice_of
 from stepseven.transitions.taking import Wanting
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 from stepseven._dataclass import dataclass
 from stepseven.errors import NoRun
 from stepseven.keys import KeyPaths
-from stepseven.model import Cost, EffectKind
+from stepseven.model import INTERNAL, Cost, EffectKind
 from stepseven.runtime import known
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import Parameters, call_bound, hints_of
@@ -31,7 +31,6 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
-_RESERVED = ("run.", "client.")
 WRITE_TIMEOUT_S = 30.0  # DESIGN §5.2: writes end after 30 s unless they say otherwise
 
 
@@ -120,7 +119,7 @@ def _check_fact(name: Any, where: str) -> None:
 
 def _check(o: StepOptions) -> None:  # noqa: C901 - a list of independent checks
     _check_types(o)
-    if not _NAME.fullmatch(o.name) or o.name.startswith(_RESERVED):
+    if not _NAME.fullmatch(o.name) or o.name.startswith(INTERNAL):
         raise ValueError(f"step name {o.name!r}: use letters, digits, '_', '.', '-'; not beginning with 'run.' or 'client.'")
     for value, allowed, what in (
         (o.scope, ("run", "client"), "scope"),

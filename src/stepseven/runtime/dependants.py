@@ -12,12 +12,11 @@ from zlib import crc32
 
 from stepseven.decide import _drift_text, drift
 from stepseven.errors import NotRecordable
-from stepseven.model import QuestionKind
+from stepseven.model import INTERNAL, QuestionKind
 from stepseven.runtime import below, outside_record
 from stepseven.runtime.calls import inner_branch
 from stepseven.store.codec import canonical, digest
 from stepseven.transitions.family import START
-from stepseven.transitions.recoveries import INTERNAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

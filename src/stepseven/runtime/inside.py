@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from stepseven._dataclass import dataclass
 from stepseven.decide.changes import MAP
-from stepseven.model import EffectState
+from stepseven.model import ONCE, EffectState
 from stepseven.transitions.state import outwards
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from stepseven.runtime.memory import RunMemory
     from stepseven.store.base import Row
 
-_ONCE = "once"  # the key of a write without ``key=``: its branch tells it from others, and nothing else does
 _MAP = "run.map"
 _NUMBER = re.compile(r"~\d+\Z")
 
@@ -55,7 +54,7 @@ def inside(ex: RunMemory, claims: Iterable[Row]) -> dict[str, Inside]:
     found: dict[str, Inside] = {}
     around: dict[str, list[Inside]] = {}  # of each branch, found out once
     for record in ex.records.values():
-        acts = record.effect is not None and record.key == _ONCE
+        acts = record.effect is not None and record.key == ONCE
         if record.branch not in around:
             around[record.branch] = list(_around(ex, record.branch, found))
         for one in around[record.branch]:
@@ -63,7 +62,7 @@ def inside(ex: RunMemory, claims: Iterable[Row]) -> dict[str, Inside]:
             one.acts = one.acts or acts
     for row in claims:
         for one in _around(ex, row["branch"], found):
-            one.acts = one.acts or str(row["key"]).startswith(f"{_ONCE}/")
+            one.acts = one.acts or str(row["key"]).startswith(f"{ONCE}/")
             one.doubt = one.doubt or row["state"] != EffectState.DONE
     return found
 

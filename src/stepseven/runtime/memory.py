@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from stepseven._dataclass import dataclass
 from stepseven.errors import StoreUnavailable, Superseded
-from stepseven.model import FailureKind, Limits, RunStatus
+from stepseven.model import INTERNAL, FailureKind, Limits, RunStatus
 from stepseven.runtime import chosen, codechange, kinship, reading, refreshed, verifying
 from stepseven.runtime.ahead import Ahead
 from stepseven.runtime.ceilings import Reserved
@@ -171,7 +171,7 @@ class RunMemory:
         self.driving = 0  # how much of what it waits for is under way in another run here: it stays loaded
         self.started_uusd = sum(r.usd or 0 for r in (*self.records.values(), *self.older) if r.name == family.START)
         self.reserved = Reserved()
-        self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(("run.", "client.")))
+        self.steps_done = sum(1 for r in (*self.records.values(), *self.older) if not r.name.startswith(INTERNAL))
         self.counts = Counter(r.name for r in self.records.values() if r.state == "done")  # records by step name
         set_aside(self)
         if not recovery:
@@ -227,7 +227,7 @@ class RunMemory:
         if record.name == family.START:
             self.started_uusd += record.usd or 0
             self.kin.pop(self.started.get(record.summary or "", 0), None)  # at once: it counts here from now on
-        if not record.name.startswith(("run.", "client.")):
+        if not record.name.startswith(INTERNAL):
             self.steps_done += 1
 
     def retire(self, record: Record) -> None:

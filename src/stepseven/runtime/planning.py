@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
 from stepseven.decide.plan import plan as planned
-from stepseven.model import QuestionKind, RunStatus
+from stepseven.model import INTERNAL, QuestionKind, RunStatus
 from stepseven.runtime import ceilings, choosing, codechange, drifting
 from stepseven.runtime.procedure import code_of
 from stepseven.runtime.rehearsal import Rehearsal
@@ -134,7 +134,7 @@ def _standing(services: Services, loaded: Loaded) -> Standing:
 
 def _without_code(loaded: Loaded) -> Observed:
     """What can be said where the run's code is not loaded: what is on record, and that the rest is not known."""
-    kept = [r for r in loaded.records.values() if not r.name.startswith(recoveries.INTERNAL)]
+    kept = [r for r in loaded.records.values() if not r.name.startswith(INTERNAL)]
     asked = _asked(loaded)
     return Observed(
         met=(*(_kept(r) for r in kept), *(_open(row) for row in asked)),

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable, Refused, StepFailed
-from stepseven.model import EffectKind
+from stepseven.model import INTERNAL, EffectKind
 from stepseven.runtime import asking, ceilings, chosen, remembering, trouble, verifying
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.binding import call_bound, is_async, passed
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 OTHER_RESULT = "and gave another result"  # on record: a later write with a new key may mean what was done already
-PINNED = ("run.", "client.")  # what these hold was not read from the conversation
 
 
 class UnusableResult(Exception):
@@ -196,7 +195,7 @@ def invalidate(ex: Execution, record: Record) -> None:
     """The nth model turn was asked something else: it and everything read later in its branch no longer answers."""
     for other in list(ex.records.values()):
         later = other.branch == record.branch and other.id >= record.id
-        if later and other.effect is None and not other.name.startswith(PINNED):
+        if later and other.effect is None and not other.name.startswith(INTERNAL):  # pins hold nothing that was read
             drop(ex, other)
 
 

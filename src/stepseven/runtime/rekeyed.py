@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
 from stepseven.keys import fitting
-from stepseven.model import EffectState, QuestionKind
+from stepseven.model import ONCE, EffectState, QuestionKind
 from stepseven.runtime import known, settling
 from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.stepclock import stopped
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from stepseven.transitions.effects import Intent
     from stepseven.transitions.state import Record, RecordKey
 
-ONCE = "once"  # the key of a write without one
 _OPEN = (EffectState.CLAIMED.value, EffectState.UNKNOWN.value)
 
 

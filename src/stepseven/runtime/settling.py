@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable
-from stepseven.model import EffectKind
+from stepseven.model import ONCE, EffectKind
 from stepseven.runtime import doubt, known, reading
 from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.calls import Call
@@ -72,7 +72,7 @@ def call_of(ex: Execution, row: Row) -> tuple[Call, Intent]:
         step = None
     if step is None or MASK in (row["arguments"] or ""):  # what was masked cannot be looked for
         step = Step(_gone, StepOptions(name=row["step"], effect=EffectKind.WRITE))
-    key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != "once" else "once"
+    key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != ONCE else ONCE
     texts = {name: canonical(value, name) for name, value in stored.items()}
     call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
     reading.as_named_before(ex, call)

@@ -19,6 +19,7 @@ from stepseven._dataclass import dataclass
 from stepseven.decide import elsewhere
 from stepseven.decide.elsewhere import FILE, Kept
 from stepseven.errors import NotRecordable, Superseded
+from stepseven.model import INTERNAL
 from stepseven.runtime import reading, references
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import call_bound
@@ -250,7 +251,7 @@ def _drop(ex: RunMemory, record: Record, aside: Aside) -> None:
     below = f"{aside.within}/"
     for other in list(ex.records.values()):
         inner = other.branch == aside.within or other.branch.startswith(below)
-        if inner and other.seq < aside.seq and other.effect is None and not other.name.startswith(reading.PINNED):
+        if inner and other.seq < aside.seq and other.effect is None and not other.name.startswith(INTERNAL):
             reading.drop(ex, other)
 
 

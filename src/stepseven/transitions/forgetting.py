@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepseven.errors import ClientBusy, UnknownClient
-from stepseven.model import Forgotten
+from stepseven.model import INTERNAL, Forgotten
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
 from stepseven.transitions.dropping import drop_artifact
 from stepseven.transitions.pruning import record_kin
 from stepseven.transitions.state import steps_range
 
-_INTERNAL = ("run.", "client.")
 _ALL = 1 << 62  # of a run's rows: it is one transaction
 FORGOTTEN_KEY = "forgotten:"  #: begins what stays of a business key: its digest, and the claim (the same key may be used again)
 
@@ -80,9 +79,9 @@ def _forget_records(tx: Tx, run_no: int) -> tuple[int, int, int]:
     """Leave one bare record per step name, with what all of that name have cost; how many records, tries, results went."""
     rows = tx.all(tx.sql.prune_steps, {**steps_range(run_no), "limit": _ALL})
     tries = tx.all(tx.sql.attempts, {"run_no": run_no})
-    stays = {row["name"]: row["id"] for row in rows if not row["name"].startswith(_INTERNAL)}
+    stays = {row["name"]: row["id"] for row in rows if not row["name"].startswith(INTERNAL)}
     spare = next(iter(stays.values()), rows[0]["id"] if rows else None)
-    internal = {row["id"] for row in rows if row["name"].startswith(_INTERNAL)}  # a child's cost stays apart from its parent's
+    internal = {row["id"] for row in rows if row["name"].startswith(INTERNAL)}  # a child's cost stays apart from its parent's
     spent: dict[int | None, list[int]] = {}
     for row, itself in (*((row, row["id"]) for row in rows), *((row, None) for row in tries)):
         into = itself if itself in internal else stays.get(row["name"], spare)

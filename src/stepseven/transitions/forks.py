@@ -7,17 +7,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from stepseven.errors import InvalidChoice, Superseded
-from stepseven.model import QuestionKind
+from stepseven.model import INTERNAL, QuestionKind
 from stepseven.store.base import Row, Tx
 from stepseven.store.statements import SEQ_BITS, SEQ_MASK
-from stepseven.transitions.recoveries import INTERNAL
+from stepseven.transitions.codes import CODE
 from stepseven.transitions.runs import Admission, admit, known
 from stepseven.transitions.state import Record, steps_range
 
 _NAMES = 12  # of steps in a sentence
 AGAIN = "ran again"  # how ``why`` begins of a record that was made instead of an older one
 #: records that say which others hold no more, or what a person said of them
-MARKS = ("run.aside", "run.code", "client.refresh", "client.reload", "client.keep")
+MARKS = ("run.aside", CODE, "client.refresh", "client.reload", "client.keep")
 
 
 def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str, str], now_us: int) -> None:

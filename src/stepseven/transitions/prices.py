@@ -10,8 +10,8 @@ from typing import Any
 from stepseven.decide.plan import Price
 from stepseven.decide.prices import CHILD, Call, Earlier, child, with_own
 from stepseven.decide.prices import prices as of_runs
+from stepseven.model import INTERNAL
 from stepseven.store.base import Row, Tx
-from stepseven.transitions.recoveries import INTERNAL
 from stepseven.transitions.state import steps_range
 
 MOST_RUNS = 30  #: earlier runs that are looked at, the newest

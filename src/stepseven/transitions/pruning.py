@@ -18,6 +18,7 @@ from dataclasses import field, replace
 
 from stepseven._dataclass import dataclass
 from stepseven.decide.retention import DAY_US
+from stepseven.model import INTERNAL
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import digest
 from stepseven.transitions import family
@@ -28,7 +29,6 @@ KEPT = 4096  #: characters of a run's value and inputs that are kept whole
 MOST_TRIES = 20  #: failed tries of a step whose reasons are kept, the newest
 PAGE = 200  #: rows that are read at once
 PIECE = 25  #: rows that go between two looks at the clock
-_INTERNAL = ("run.", "client.")
 _TRY = ("branch", "name", "key", "n")
 
 
@@ -106,7 +106,7 @@ def _see_step(s: Shrink, row: Row) -> None:
     s.size += row["size"]
     if row["artifact"] is not None:
         s.large[row["artifact"]] = row["artifact_size"] or 0
-    if not row["name"].startswith(_INTERNAL):
+    if not row["name"].startswith(INTERNAL):
         older = s.kept.get(row["name"])
         s.kept[row["name"]] = row
         if older is not None:

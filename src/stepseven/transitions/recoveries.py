@@ -14,6 +14,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from stepseven._dataclass import dataclass
+from stepseven.model import INTERNAL
 from stepseven.store.base import Row, Tx
 from stepseven.transitions.state import Hold, Loaded, Record, outwards
 
@@ -21,7 +22,6 @@ Drift = Literal["keep", "refresh"]
 NO_PLAN = "{}"
 SUPPOSED = "supposed"  # the id of a recovery that is only looked at
 DRIFT_DUE = "drift_due"  # in its result: what was chosen about what moved could not be obeyed yet
-INTERNAL = ("run.", "client.")
 _NEVER = sys.maxsize
 
 
