@@ -122,7 +122,7 @@ def test_doctor_shows_the_store_the_work_and_the_care(queued):
     ]:
         assert f"\n  {label} " in f"\n{text}", label
     assert f"SQLite {sqlite3.sqlite_version}" in text
-    assert "schema     3, epoch 1\n" in text
+    assert "schema     4, epoch 1\n" in text
     assert max(map(len, text.splitlines())) <= 80
     found = queued("doctor", "--json").json
     assert (found["live_runs"], found["ready"], found["workers"], found["undelivered"], found["pooled"]) == (1, 1, [], 0, None)

@@ -183,7 +183,7 @@ def test_a_lock_that_stays_is_waited_for_in_short_tries(postgres_url: str) -> No
 
 def test_a_failed_migration_leaves_nothing(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one transaction: what breaks off half-way was never there."""
-    broken = [(NEWEST, migrations("postgres")[-1][1] + "SELECT 1 / 0;")]
+    broken = [*migrations("postgres")[:-1], (NEWEST, migrations("postgres")[-1][1] + "SELECT 1 / 0;")]
     with monkeypatch.context() as patch:
         patch.setattr("stepseven.store._pg_migrate.migrations", lambda _: broken)
         with pytest.raises(errors.DivisionByZero):
@@ -191,6 +191,33 @@ def test_a_failed_migration_leaves_nothing(empty_postgres_url: str, monkeypatch:
     with psycopg.connect(empty_postgres_url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'stepseven'").fetchone() == (0,)
     assert migrate(empty_postgres_url) == NEWEST
+
+
+def test_what_an_older_release_made_becomes_what_a_new_one_makes(
+    empty_postgres_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema of each released number, brought to the newest, has the tables, columns and indexes of a fresh one, and its rows."""
+
+    def shape(url: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(url) as connection:
+            return connection.execute(
+                "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default, collation_name "
+                "FROM information_schema.columns WHERE table_schema = 'stepseven' UNION ALL "
+                "SELECT tablename, indexdef, NULL, NULL, NULL, NULL, NULL FROM pg_indexes WHERE schemaname = 'stepseven' "
+                "ORDER BY 1, 2"
+            ).fetchall()
+
+    fresh = shape(postgres_url)
+    for kept in range(1, len(migrations("postgres"))):
+        execute(empty_postgres_url, "DROP SCHEMA IF EXISTS stepseven CASCADE")
+        with monkeypatch.context() as patch:
+            patch.setattr("stepseven.store._pg_migrate.migrations", lambda name, kept=kept: migrations(name)[:kept])
+            migrate(empty_postgres_url)
+        execute(empty_postgres_url, "INSERT INTO stepseven.person (id, name, channels, created_us) VALUES ('p', 'Ann', '[]', 1)")
+        assert migrate(empty_postgres_url, upgrade=True) == NEWEST
+        assert shape(empty_postgres_url) == fresh
+        with psycopg.connect(empty_postgres_url) as connection:
+            assert connection.execute("SELECT name, rank FROM stepseven.person").fetchall() == [("Ann", 0)]
 
 
 async def test_a_later_migration_goes_on_under_live_runs(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
