@@ -86,16 +86,19 @@ def crew(url: str, count: int, concurrency: int) -> Iterator[list[Child]]:
         yield children
 
 
-async def _finish(scale: Scale, workers: int, concurrency: int, runs: int, steps: int) -> float:
-    """Seconds from the first step to the last end of *runs* queued runs."""
+async def _finish(scale: Scale, workers: int, runs: int, steps: int, busy: list[float]) -> float:
+    """Seconds from the first step to the last end of *runs* queued runs; *busy*: how many cores they and the server used."""
     with shelf(scale, POSTGRES, "crew") as store:
         async with Layer(store.url) as layer:
             for k in range(runs):
                 await layer.start(reads(n=steps), client=f"c{k % 30}")
-        with crew(store.url, workers, concurrency) as children:
+        with crew(store.url, workers, 25) as children:
+            pids = [child.pid for child in children]
+            before, began = _server_seconds(store) + _seconds(pids), perf_counter()
             for child in children:
                 child.go()
-            until(lambda: store.rows("SELECT count(*) FROM run WHERE ended_us IS NULL")[0][0] == 0)
+            ended = until(lambda: store.rows("SELECT count(*) FROM run WHERE ended_us IS NULL")[0][0] == 0)
+            busy.append((_server_seconds(store) + _seconds(pids) - before) / (ended - began))
         ((first, last),) = store.rows("SELECT (SELECT min(started_us) FROM step), (SELECT max(ended_us) FROM run)")
         return float(last - first) / 1e6
 
@@ -103,10 +106,12 @@ async def _finish(scale: Scale, workers: int, concurrency: int, runs: int, steps
 async def many(scale: Scale) -> list[Line]:
     """100 queued runs, by one worker and by four."""
     runs, steps = 100, scale.pick(50, 10)
+    alone: list[float] = []
+    together: list[float] = []
     took = await rounds(
         {
-            "one": lambda: _finish(scale, 1, 25, runs, steps),
-            "four": lambda: _finish(scale, 4, 25, runs, steps),
+            "one": lambda: _finish(scale, 1, runs, steps, alone),
+            "four": lambda: _finish(scale, 4, runs, steps, together),
         },
         count=scale.pick(5, 2), at_most_s=scale.pick(60, 20),
     )  # fmt: skip
@@ -115,7 +120,8 @@ async def many(scale: Scale) -> list[Line]:
         Line(
             row="workers", what=f"4 workers × 25 runs vs 1 worker, Postgres, {runs} runs of {steps} steps", unit="×",
             value=took.ratio("one", "four"), goal=Goal(first=1.6, final=1.8, more=True), durability=LAZY,
-            floor=f"{one:.0f} → {four:.0f} runs/s; the server has the same cores", more={"took": took.took},
+            floor=f"{one:.0f} → {four:.0f} runs/s; with the server {median(alone):.1f} → {median(together):.1f} cores busy",
+            more={"took": took.took, "busy": {"one": alone, "four": together}},
         )
     ]  # fmt: skip
 
@@ -166,8 +172,13 @@ def _server_seconds(store: Shelf) -> float:
     if store.url.startswith("sqlite"):
         return 0.0
     pids = store.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    return _seconds([pid for (pid,) in pids])
+
+
+def _seconds(pids: list[int]) -> float:
+    """Seconds of processor that these processes have used, where the kernel tells."""
     ticks = 0
-    for (pid,) in pids:
+    for pid in pids:
         try:
             ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[11:13]))
         except OSError:

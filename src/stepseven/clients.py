@@ -18,6 +18,7 @@ from stepseven.transitions.clients import Given
 T = TypeVar("T")
 
 _KEY = "give the name of a fact, as text"
+_WHO = "say who says so, as text"
 _HOW_LONG = "say how long the fact holds, such as '90d' or '12h', or leave it out: for good"
 
 
@@ -68,7 +69,8 @@ class Client:
             InvalidArgument: the key, *valid*, *source* or *by* is none. NotRecordable, TooLarge, SecretFound: the value cannot
                 be kept.
         """
-        checks.texts_or_none(source=source, by=by)
+        checks.texts_or_none(source=source)
+        checks.person_or_none("by", by, _WHO)
         checks.said("key", checks.any_text("key", key, _KEY), said.checked_key)
         checks.said("valid", checks.text_or_none("valid", valid, _HOW_LONG), said.lasting_us)
         now = self._services.edge.now_us()
@@ -137,7 +139,8 @@ class Client:
         Raises:
             UnknownClient: nothing was ever run for it or said about it: a mistyped id must not look like a pause.
         """
-        checks.texts_or_none(reason=reason, by=by)
+        checks.texts_or_none(reason=reason)
+        checks.person_or_none("by", by, _WHO)
         why, who = (free_text(text, 300) if text else None for text in (reason, by))
         now = self._services.edge.now_us()
         self._services.store.write_now(
@@ -153,7 +156,7 @@ class Client:
         Raises:
             UnknownClient: nothing was ever run for it or said about it.
         """
-        checks.texts_or_none(by=by)
+        checks.person_or_none("by", by, _WHO)
         who, now = (free_text(by, 300) if by else None), self._services.edge.now_us()
         self._services.store.write_now(lambda tx: clients.unpause(tx, self.id, by=who, now_us=now), durable=True, client=self.id)
         self._services.stir()
@@ -177,7 +180,7 @@ class Client:
             ClientBusy: runs have not ended, or claims are unsettled; nothing was changed.
             InvalidArgument: nobody is named, or something is no text; nothing was changed.
         """
-        checks.text("by", by, "say who forgets the client, as text")
+        checks.person("by", by, "say who forgets the client, as text")
         checks.text_or_none("reason", reason)
         return erasing.forget(self._services, self.id, by=by, reason=reason)
 

@@ -123,6 +123,14 @@ class UnknownQuestion(StepsevenError):
         self.open_ids = tuple(open_ids)
 
 
+class UnknownIncident(StepsevenError):
+    """No incident has this id, or none of its questions is of a client that may be seen."""
+
+    def __init__(self, incident_id: str) -> None:
+        super().__init__(f"there is no incident {incident_id}: `stepseven inbox` shows those that are open")
+        self.incident_id = incident_id
+
+
 class AlreadyAnswered(StepsevenError):
     """The question has its one answer; nothing was changed."""
 

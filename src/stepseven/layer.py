@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +24,11 @@ from stepseven.decide.retention import span_us
 from stepseven.engines.embedded import Worker
 from stepseven.engines.modules import workflows_of
 from stepseven.errors import (
+    AlreadyAnswered,
     InvalidChoice,
     NotRecordable,
     NotYetBuilt,
+    QuestionExpired,
     SecretFound,
     StoreUnavailable,
     TooLarge,
@@ -35,6 +38,8 @@ from stepseven.errors import (
 from stepseven.model import (
     Failure,
     FailureKind,
+    Incident,
+    IncidentAnswered,
     Limits,
     Outcome,
     Page,
@@ -60,7 +65,8 @@ from stepseven.store.base import Row, Store, Tx
 from stepseven.store.codec import MAX_RESULT, canonical, free_text, guard, storable
 from stepseven.store.redact import find_secret
 from stepseven.store.sqlite import SqliteStore
-from stepseven.transitions import children, family, forks, questions, runs
+from stepseven.transitions import children, family, forks, incidents, objecting, questions, runs
+from stepseven.transitions.incidents import Answering, Said
 from stepseven.transitions.runs import Admission
 from stepseven.transitions.state import question_of
 
@@ -74,6 +80,7 @@ T = TypeVar("T")
 
 LATER = "comes with a later release of stepseven"
 MAX_ID = 200
+_UNSEEN = re.compile(r"[\x00-\x1f/\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # what steers a terminal, or hides what an id is
 MAX_PAGE = 100_000  # of runs or questions at once
 
 
@@ -457,18 +464,35 @@ class Layer:
         more = f"{last['created_us']}:{last['id']}" if last is not None else None
         return Page([question_of(row, row["run_id"]) for row in rows[:limit]], more)
 
+    async def incidents(self, *, status: str | None = "open", client: str | None = None, limit: int = 100) -> list[Incident]:
+        """Open questions of one cause, across runs and clients, oldest first.
+
+        Args:
+            status: ``open``, ``closed``, or ``None``: both.
+            client: only those that hold up this client; they are shown whole all the same.
+            limit: so many at most.
+        """
+        checks.texts_or_none(client=client)
+        if status not in (None, "open", "closed"):
+            raise checks.refused("status", status, "one of open, closed")
+        limit = _checked_limit(limit)
+        if not storable(client):
+            return []
+        now = self.services.edge.now_us()
+        return await self.store.read(lambda tx: incidents.page(tx, status, client, None, limit, now))
+
     # -- deciding ---------------------------------------------------------------------------------------------------------
 
     async def answer(self, question_id: str, value: Any, *, by: str, note: str | None = None) -> Question:
         """Answer a question: once, by id. Needs only the store; whoever executes the run goes on.
 
         Raises:
-            UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed.
+            UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed. What came too late is kept beside the question.
             InvalidAnswer: not one of the choices, or not of the asked type; the question stays open.
             InvalidArgument: the id, ``by`` or ``note`` is no text; the question stays open.
         """
         checks.text("question_id", question_id, checks.QUESTION)
-        checks.text("by", by, "say who answers, as text")
+        checks.person("by", by, "say who answers, as text")
         checks.text_or_none("note", note)
         text = _answer_text(value)
         plain = value if text is None else json.loads(guard(text, "answer", secrets="refuse"))
@@ -477,14 +501,69 @@ class Layer:
         asked = None
         if storable(question_id):
             asked = await self.store.read(lambda tx: tx.one(tx.sql.question, {"id": question_id}))
-        row = await self.store.write(
-            lambda tx: questions.answer(tx, question_id, plain, by=free_text(by, 200), note=shown, now_us=now),
-            durable=True, client=None if asked is None else asked["client_id"],
-        )  # fmt: skip
+        whose, said_by = None if asked is None else asked["client_id"], free_text(by, 200)
+        try:
+            row = await self.store.write(
+                lambda tx: questions.answer(tx, question_id, plain, by=said_by, note=shown, now_us=now), durable=True, client=whose
+            )
+        except (AlreadyAnswered, QuestionExpired):  # too late to be the answer; kept beside it
+            await self.store.write(
+                lambda tx: objecting.keep(tx, question_id, plain, by=said_by, note=shown, now_us=now), durable=True, client=whose
+            )
+            raise
         self._driver.answered(row["id"])
         if row["remember"] is not None:
             self._driver.learned(row["client_id"], json.loads(row["remember"])["key"])
         return question_of(row, row["run_id"])
+
+    async def answer_incident(
+        self,
+        incident_id: str,
+        value: Any,
+        *,
+        by: str,
+        note: str | None = None,
+        questions: Collection[str] | None = None,
+        clients: Collection[str] | None = None,
+    ) -> IncidentAnswered:
+        """Answer the open questions of an incident, or some of them: each takes the answer by its own rules, or stays open.
+
+        Args:
+            incident_id: the incident.
+            value: as ``answer`` takes it.
+            by: who answers.
+            note: kept with each answer.
+            questions: only these.
+            clients: only what is asked for these clients; nothing else is seen. ``None``: all.
+
+        Raises:
+            UnknownIncident: there is none with this id, or nothing in it is of these clients; nothing was changed.
+            SecretFound: *value* holds a credential; nothing was changed.
+            InvalidArgument: something is not of its form; nothing was changed.
+        """
+        checks.text("incident_id", incident_id, "give an incident's id, such as i_7f3k9m2xw4tp")
+        checks.person("by", by, "say who answers, as text")
+        checks.text_or_none("note", note)
+        text = _answer_text(value)
+        said = Said(
+            value=value if text is None else json.loads(guard(text, "answer", secrets="refuse")), by=free_text(by, 200),
+            note=free_text(note) if note is not None else None, questions=_names("questions", questions),
+            clients=_names("clients", clients),
+        )  # fmt: skip
+        done: list[str] = []
+        refused: dict[str, str] = dict.fromkeys(said.questions or (), "it is no open question of this incident")
+        so_far = Answering()
+        while not so_far.over:
+            now = self.services.edge.now_us()
+            bite = partial(incidents.answer, incident_id=incident_id, said=said, so_far=so_far, now_us=now)
+            so_far = await self.store.write(bite, durable=True, client=None)
+            done += [row["id"] for row in so_far.answered]
+            refused |= so_far.refused
+        for question_id in done:
+            self._driver.answered(question_id)
+            refused.pop(question_id, None)
+        left = await self.store.read(partial(incidents.left, incident_id=incident_id, clients=said.clients))
+        return IncidentAnswered(id=incident_id, answered=tuple(done), refused=refused, open=left)
 
     async def cancel(self, run_id: str, *, reason: str, by: str | None = None) -> RunStatus:
         """Stop a run: at once if nobody executes it, else as soon as its writes in flight are settled.
@@ -497,7 +576,7 @@ class Layer:
         """
         checks.text("run_id", run_id, checks.RUN)
         checks.text("reason", reason, "say why, as text")
-        checks.text_or_none("by", by)
+        checks.person_or_none("by", by, "say who cancels, as text")
         why = free_text(f"{reason} (by {by})" if by else reason, 300)
         now = self.services.edge.now_us()
 
@@ -640,6 +719,19 @@ class Layer:
         self.store.close()
 
 
+def _names(what: str, given: Any) -> frozenset[str] | None:
+    """Ids that narrow something down.
+
+    Raises:
+        InvalidArgument: these are none.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(each, str) for each in given):
+        raise checks.refused(what, given, "give ids as a list of texts, or leave it out")
+    return frozenset(given)
+
+
 _CURSOR = "use the `next` of the page before"
 
 
@@ -697,7 +789,7 @@ def new_run_id(edge: Edge, client: str) -> str:
 
 
 def _checked_id(text: Any, what: str) -> str:
-    if not isinstance(text, str) or not text or len(text) > MAX_ID or any(c < " " or c in "/\x7f" for c in text):
+    if not isinstance(text, str) or not text or len(text) > MAX_ID or _UNSEEN.search(text):
         raise checks.refused(what, text, f"use 1 to {MAX_ID} printable characters without '/'")
     secret = find_secret(text)
     if secret is not None:  # an id is shown and stored everywhere

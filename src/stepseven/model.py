@@ -215,6 +215,47 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Open questions of one cause, across runs and clients: one answer for all of them, or for some.
+
+    Attributes:
+        id: ``i_…``.
+        kind: what they have in common: ``resource`` (it is down), ``cause`` (of a failure), ``limit`` or ``poison``.
+        text: what is wrong, and whom it holds up.
+        status: ``open``; ``closed`` when no question of it is open any more.
+        resource: where it happened, if that is known.
+        questions, runs: how many questions are open (of one that is closed: were asked), and of how many runs.
+        clients, workflows: whose runs these are, and of which workflows.
+        options: the choices that all of these questions have.
+        earlier: what came of the last answer to the same cause, as a sentence; ``None``: there was none.
+    """
+
+    id: str
+    kind: str
+    text: str
+    status: str
+    resource: str | None = None
+    questions: int = 0
+    runs: int = 0
+    clients: tuple[str, ...] = ()
+    workflows: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    earlier: str | None = None
+    created_us: int = 0
+    closed_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentAnswered:
+    """What one answer to an incident has done: ids of the questions that took it; those that did not, and why; what is left."""
+
+    id: str
+    answered: tuple[str, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    open: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One thing known about a client, as it stands in one version.
 

@@ -1,6 +1,7 @@
 """A client process in the chaos: takes runs, writes under its holds whether they still count or not, claims, answers, looks.
 
 Everything it asks and hears is in ``NAME.log``, a line before each call. It goes on until there is a file ``stop``.
+``CHAOS_WITHOUT`` names what keeps those away who were overtaken (``late.KEEP_AWAY``), and is taken away from this client.
 """
 
 from __future__ import annotations
@@ -20,31 +21,40 @@ from stepseven.transitions.state import Hold
 from tests.chaos.counter import ask
 from tests.chaos.desk import Desk, begin_attempt
 from tests.chaos.history import Log
+from tests.chaos.late import FENCED, KEEP_AWAY
+from tests.chaos.scene import weaken
 
-RUNS = [f"h{n}" for n in range(5)]
+RUNS = [f"h{n}" for n in range(60)]
 QUESTIONS = [f"q{n}" for n in range(48)]
 EFFECTS = [f"k{n}" for n in range(48)]
 OFTEN = {"take": 3, "append": 8, "leave": 1, "park": 1, "try": 2, "claim": 8, "answer": 4, "read": 3, "load": 3, "look": 3}
-AT_ONCE = 4  # questions and effects that clients are at, so that they meet
+OFTEN["late"] = 6  # what else is done under a hold, whether it still counts or not
+AT_ONCE = 4  # runs, questions and effects that clients are at, so that they meet
+PER_S = {"runs": 0.5, "others": 1.5}  # so many of them are over in a second, and others come
+LATE = [told for told in FENCED if told not in ("release_run", "end_run")]  # what leaves a run has its own place
 
 
 class Client:
-    """One incarnation of a client: whoever comes after it has another name, and none of its holds."""
+    """One incarnation of a client: whoever comes after it has another name, and none of its holds.
 
-    def __init__(self, desk: Desk, chance: random.Random, port: int, begun: float) -> None:
+    *free*: half of its reads are free ones, of which a server that falls over may lose some.
+    """
+
+    def __init__(self, desk: Desk, chance: random.Random, port: int, begun: float, *, free: bool = False) -> None:
         self.desk = desk
         self.chance = chance
         self.port = port
         self.begun = begun
         self.holds: dict[str, Hold] = {}
         self.claims = 0
+        self.free = free
 
     def step(self) -> None:
         """One call."""
         what = self.chance.choices(list(OFTEN), list(OFTEN.values()))[0]
-        run = self.chance.choice(RUNS)
+        run = self._one_of(RUNS, PER_S["runs"])
         hold = self.holds.get(run)
-        if what == "take" or (hold is None and what in ("append", "leave", "park", "try", "claim")):
+        if what == "take" or (hold is None and what in ("append", "leave", "park", "try", "claim", "late")):
             self._take(run)
         elif what in ("answer", "read"):
             question = self._one_of(QUESTIONS)
@@ -64,7 +74,11 @@ class Client:
     def _under(self, hold: Hold, what: str) -> None:
         match what:
             case "append":
-                self.desk.append(hold, paid=self.chance.random() < 0.5)
+                self.desk.append(hold, paid=self.chance.random() < 0.5, durable=not self.free or self.chance.random() < 0.5)
+            case "late" if hold.run_id == self._first(RUNS, PER_S["runs"]) and self.chance.random() < 0.2:
+                self.desk.end(hold)  # its time is nearly over
+            case "late":
+                FENCED[self.chance.choice(LATE)](self.desk, hold)
             case "leave":
                 self.desk.leave(hold)
             case "park":
@@ -91,10 +105,13 @@ class Client:
         elif end < 0.8:
             self.desk.mark(key, held, self.chance.choice([EffectState.UNKNOWN, EffectState.REFUSED]))
 
-    def _one_of(self, things: list[str]) -> str:
+    def _one_of(self, things: list[str], per_s: float = PER_S["others"]) -> str:
         """One of those that are on just now: all clients are at the same few, and go on to the next ones together."""
-        first = int((time.monotonic() - self.begun) * 1.5)
+        first = things.index(self._first(things, per_s))
         return things[(first + self.chance.randrange(AT_ONCE)) % len(things)]
+
+    def _first(self, things: list[str], per_s: float) -> str:
+        return things[int((time.monotonic() - self.begun) * per_s) % len(things)]
 
 
 def main() -> None:
@@ -106,9 +123,13 @@ def main() -> None:
     folder, name = Path(given.folder), f"c{given.number}p{os.getpid()}"
     store = opened(given.url)
     log = Log(folder / f"{name}.log", time.monotonic)
+    without = os.environ.get("CHAOS_WITHOUT", "")
+    for statement, conditions in KEEP_AWAY.get(without, {}).items():
+        weaken(store, statement, *conditions)
     client = Client(
-        Desk(store, name, log), random.Random(f"{given.seed} {given.number}"), int(os.environ["CHAOS_PORT"]), float(given.begun)
-    )
+        Desk(store, name, log), random.Random(f"{given.seed} {given.number}"), int(os.environ["CHAOS_PORT"]), float(given.begun),
+        free="_free" in without,
+    )  # fmt: skip
     while not (folder / "stop").exists():
         tolerated(client.step)
         time.sleep(client.chance.random() * 0.01)

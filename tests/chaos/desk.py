@@ -95,6 +95,11 @@ class Desk:
         self.whose: str | None = CLIENT
         self._seq = 0
 
+    def fresh(self, what: str) -> str:
+        """A name that nobody has used."""
+        self._seq += 1
+        return f"{what}.{self.name}.{self._seq}"
+
     # -- noting ---------------------------------------------------------------------------------------------------------
 
     def call(
@@ -124,6 +129,10 @@ class Desk:
 
     def write(self, unit: Callable[[Tx], Any]) -> Any:
         return self.store.write_now(unit, durable=True, client=self.whose)
+
+    def send(self, unit: Callable[[Tx], Any]) -> Any:
+        """``write`` of what asks for nothing before its commit."""
+        return asyncio.run(self.store.write(unit, durable=True, client=self.whose, asks=False))
 
     # -- runs -----------------------------------------------------------------------------------------------------------
 
@@ -185,9 +194,12 @@ class Desk:
         rows = self.store.read_now(lambda tx: tx.all(tx.sql.steps, {"low": made.id, "high": made.id}))
         return [row["key"] for row in rows] == [made.key]
 
-    def touch(self, hold: Hold, unit: Callable[[Tx], Any], said: Callable[[Any], Any] | None = None) -> Any:
+    def touch(
+        self, hold: Hold, unit: Callable[[Tx], Any], said: Callable[[Any], Any] | None = None, *, send: bool = False
+    ) -> Any:
         """Write something else under a hold."""
-        return self.call(f"run/{hold.run_no}", "touch", (hold.fence, hold.owner), lambda: self.write(unit), said)
+        do = self.send if send else self.write
+        return self.call(f"run/{hold.run_no}", "touch", (hold.fence, hold.owner), lambda: do(unit), said)
 
     def leave(self, hold: Hold) -> Any:
         """Give the run back."""

@@ -6,18 +6,21 @@ Longer than other files: one scene for each condition, in the order of the state
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stepseven.decide.escalate import Draft
+from stepseven.errors import StoreUnavailable
 from stepseven.model import EffectState, RunStatus
 from stepseven.store.base import Later, Row, Tx
 from stepseven.store.statements import SEQ_BITS
-from stepseven.transitions import effects, questions, recoveries, runs, steps
+from stepseven.transitions import codes, effects, questions, recoveries, runs, steps
 from stepseven.transitions.effects import Verdict
 from stepseven.transitions.restoring import Gap
 from stepseven.transitions.state import Hold, Record, load
 from tests.chaos.desk import NOW_US, Desk, ask, begin_attempt, intent
+from tests.chaos.history import FAILED, Op
 from tests.chaos.scene import (
     FAILED_TRY,
     FENCE,
@@ -80,30 +83,68 @@ def _ends_attempt(desk: Desk, hold: Hold) -> None:
 
 
 def _counts(desk: Desk, hold: Hold) -> None:
-    params = {**hold.keys(), "executing_us": hold.fence * 10 + 5}
-    desk.touch(hold, lambda tx: tx.run(tx.sql.count_executing, params), bool)
+    params = {**hold.keys(), "executing_us": int(desk.clock() * 1e6)}
+    away = Op(process=desk.name, thing=f"run/{hold.run_no}", call="touch", asked=0, outcome=FAILED)  # nobody waits for its row
+    desk.touch(hold, lambda tx: tx.run(tx.sql.count_executing, params), lambda written: bool(written) or away)
 
 
 def _claims_anew(desk: Desk, hold: Hold) -> None:
-    desk.touch(hold, lambda tx: effects.claim_new(tx, hold, intent("k1"), "c_1", NOW_US)[1], lambda w: w.rows_written() == 1)
+    made = intent(desk.fresh("k")), desk.fresh("c")
+    desk.touch(hold, lambda tx: effects.claim_new(tx, hold, *made, NOW_US)[1], lambda w: w.rows_written() == 1)
 
 
 def _settles_with_its_record(desk: Desk, hold: Hold) -> None:
-    desk.touch(hold, lambda tx: claimed_and_settled(tx, hold), lambda each: [w.rows_written() for w in each] == [1, 1])
+    made, claim_id = _sent(desk, hold), desk.fresh("c")
+    desk.touch(
+        hold, lambda tx: claimed_and_settled(tx, hold, made, claim_id), lambda each: [w.rows_written() for w in each] == [1, 1]
+    )
 
 
-def begins_recovery(tx: Tx, hold: Hold) -> Row | None:
+def _sent(desk: Desk, hold: Hold) -> Record:
+    """The record of a send that nobody else has made."""
+    return replace(desk.record(hold, name="pay"), key=desk.fresh("k"), effect="write", inputs="digest")
+
+
+def _claims_alone(desk: Desk, hold: Hold) -> None:
+    made = intent(desk.fresh("k")), desk.fresh("c")
+
+    def unit(tx: Tx) -> Later:
+        return effects.claim_new(tx, hold, *made, NOW_US)[1]
+
+    desk.touch(hold, unit, lambda w: w.rows_written() == 1, send=True)
+
+
+def _settles_alone(desk: Desk, hold: Hold) -> None:
+    made = _sent(desk, hold)
+    row = {**effects._claim_row(hold, intent(made.key), desk.fresh("c"), NOW_US), "generation": 1}
+    with suppress(StoreUnavailable):  # then there is nothing to settle
+        desk.write(lambda tx: tx.run(tx.sql.insert_claim, row))
+
+    def unit(tx: Tx) -> tuple[Later, Later]:
+        return effects.settle_with(tx, hold, effects._claimed(Verdict.GO, row), made, '"ra"')
+
+    desk.touch(hold, unit, lambda each: [w.rows_written() for w in each] == [1, 1], send=True)
+
+
+def _begins_recovery(desk: Desk, hold: Hold) -> None:
+    recovery_id = desk.fresh("rec")
+    desk.touch(hold, lambda tx: begins_recovery(tx, hold, recovery_id), lambda row: row is not None)
+
+
+def begins_recovery(tx: Tx, hold: Hold, recovery_id: str = "rec_1") -> Row | None:
     """What a wake after long, or a resume, writes before anything begins."""
     loaded = load(tx, hold.run_no)
     assert loaded is not None
-    return recoveries.begin(tx, hold, loaded, f"rec_{hold.fence}_{hold.owner}", None, NOW_US)
+    loaded.recoveries.clear()  # one that is under way is gone on with, and nothing is written
+    return recoveries.begin(tx, hold, loaded, recovery_id, None, NOW_US)
 
 
-def claimed_and_settled(tx: Tx, hold: Hold) -> tuple[Later, Later]:
+def claimed_and_settled(tx: Tx, hold: Hold, record: Record | None = None, claim_id: str = "c_1") -> tuple[Later, Later]:
     """A claim that was made while the run was its sender's; and its record and receipt now."""
-    row = {**effects._claim_row(hold, intent("k1"), "c_1", NOW_US), "generation": 1}
+    made = record or receipted(hold)
+    row = {**effects._claim_row(hold, intent(made.key), claim_id, NOW_US), "generation": 1}
     tx.run(tx.sql.insert_claim, row)
-    return effects.settle_with(tx, hold, effects._claimed(Verdict.GO, row), receipted(hold), '"ra"')
+    return effects.settle_with(tx, hold, effects._claimed(Verdict.GO, row), made, '"ra"')
 
 
 def receipted(hold: Hold) -> Record:
@@ -112,19 +153,22 @@ def receipted(hold: Hold) -> Record:
     return replace(map_of(hold), **mine)
 
 
-#: statement: what is done by it under a hold
+#: statement: what is done by it under a hold; as often as one likes
 FENCED: dict[str, Act] = {
-    "guard_run": lambda desk, hold: ask(desk, hold, "q1"),
+    "guard_run": lambda desk, hold: ask(desk, hold, desk.fresh("q")),
     "guard_run: a try's end": _ends_attempt,
-    "guard_effect": lambda desk, hold: desk.claim(hold, "k1", "c_1"),
+    "guard_effect": lambda desk, hold: desk.claim(hold, desk.fresh("k"), desk.fresh("c")),
     "claim_new": _claims_anew,
+    "claim_new_alone": _claims_alone,
     "append_settled": _settles_with_its_record,
+    "append_settled_alone": _settles_alone,
     "append_read": lambda desk, hold: desk.append(hold),
     "append_step": lambda desk, hold: desk.append(hold, paid=True),
-    "begin_attempt": begin_attempt,
+    "begin_attempt": lambda desk, hold: begin_attempt(desk, hold, desk.fresh("look")),
     "finish_map": lambda desk, hold: desk.touch(hold, lambda tx: steps.update_map(tx, hold, map_of(hold), NOW_US)),
-    "begin_recovery": lambda desk, hold: desk.touch(hold, lambda tx: begins_recovery(tx, hold), lambda row: row is not None),
+    "begin_recovery": _begins_recovery,
     "count_executing": _counts,
+    "note_ahead": lambda desk, hold: desk.touch(hold, lambda tx: codes.note_ahead(tx, hold, '["late"]'), bool),
     "release_run": lambda desk, hold: desk.leave(hold),
     "end_run": lambda desk, hold: desk.end(hold),
 }
@@ -231,6 +275,14 @@ def _recorded_after_another_receipt(s: Scene) -> None:
     hold, held = _claimed(s)
     s.b.settle("k1", held, "rb")
     both = s.a.write(lambda tx: effects.settle_with(tx, hold, held, receipted(hold), '"ra"'))
+    s.expect([each.rows_written() for each in both], [0, 0], "a receipt, then another with its record")
+
+
+def _sent_after_another_receipt(s: Scene) -> None:
+    """The same of both in one statement."""
+    hold, held = _claimed(s)
+    s.b.settle("k1", held, "rb")
+    both = s.a.send(lambda tx: effects.settle_with(tx, hold, held, receipted(hold), '"ra"'))
     s.expect([each.rows_written() for each in both], [0, 0], "a receipt, then another with its record")
 
 
@@ -425,6 +477,7 @@ OTHERS: list[tuple[str, str, Callable[[Scene], object]]] = [
     ("retry_claim", NOT_DONE, _sent_again_after_a_late_receipt),
     ("settle_claim", NOT_DONE, _two_receipts),
     ("append_settled", NOT_DONE, _recorded_after_another_receipt),
+    ("append_settled_alone", NOT_DONE, _sent_after_another_receipt),
     ("mark_claim", TRIES, _told_of_an_older_try),
     ("mark_claim", NOT_DONE, _in_doubt_after_its_receipt),
     ("doubt_claim", TRIES, _doubt_of_an_older_try),
@@ -439,3 +492,6 @@ OTHERS: list[tuple[str, str, Callable[[Scene], object]]] = [
     ("retell_question", OPEN, _retold_after_its_answer),
 ]
 CASES = dict(_cases())
+
+#: told: the conditions that keep away who was overtaken, statement by statement
+KEEP_AWAY = {told.removesuffix(" overtaken"): case.conditions for told, case in CASES.items() if told.endswith(" overtaken")}

@@ -49,6 +49,15 @@ def speak(store: Any, sql: Statements) -> None:
         store._desk._records = frozenset(store._desk.free)
 
 
+def weaken(store: Any, name: str, *conditions: str, by: str | None = None) -> None:
+    """From now on these conditions of a statement are always met for a store; or *by* stands in their place."""
+    text = getattr(store.sql, name)
+    for condition in conditions:
+        text, times = re.subn(condition, lambda found: f"({found[0]} OR 1 = 1)" if by is None else by, text)
+        assert times, f"{name} has no condition {condition}"
+    speak(store, replace(store.sql, **{name: text}))
+
+
 class Stores:
     """Three stores on one database, which is wiped before each scene: a new database for each would take seconds."""
 
@@ -110,12 +119,8 @@ class Scene:
 
     def weaken(self, name: str, *conditions: str, by: str | None = None) -> None:
         """From now on these conditions of a statement are always met; or *by* stands in their place."""
-        text = getattr(self.stores[0].sql, name)
-        for condition in conditions:
-            text, times = re.subn(condition, lambda found: f"({found[0]} OR 1 = 1)" if by is None else by, text)
-            assert times, f"{name} has no condition {condition}"
         for store in self.stores:
-            speak(store, replace(store.sql, **{name: text}))
+            weaken(store, name, *conditions, by=by)
 
     def taken(self, desk: Desk | None = None) -> Hold:
         """A take that nobody disturbs."""

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 #: what: how often, compared with the others
-AMONG_WORKERS = {"kill": 6, "freeze": 4}
+AMONG_WORKERS = {"kill": 5, "freeze": 2, "freeze past its lease": 3}
 AMONG_SERVERS = {"restart fast": 1, "restart immediate": 1, "cut all": 2, "cut before COMMIT": 3, "cut after COMMIT": 3}
 POOLED = {"restart pooler": 2}
+#: what comes more than once even in a short plan: who is frozen past its lease is taken over, and goes on as if nothing was
+AT_LEAST = {"freeze past its lease": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Misdeed:
 
 
 def plan(seed: int, *, seconds: float, workers: int, every_s: float, kinds: dict[str, int]) -> list[Misdeed]:
-    """The misdeeds of a seed, in order; each kind comes at least once when there is time for it."""
+    """The misdeeds of a seed, in order; each kind comes at least once (or as ``AT_LEAST`` says) when there is time for it."""
     chance = random.Random(seed)
-    first = chance.sample(sorted(kinds), len(kinds))
+    first = [name for name in sorted(kinds) for _ in range(AT_LEAST.get(name, 1))]
+    chance.shuffle(first)
     names, weights = sorted(kinds), [kinds[name] for name in sorted(kinds)]
     found: list[Misdeed] = []
     at = every_s / 2
@@ -86,8 +89,10 @@ class Villain:
             match m.what:
                 case "kill":
                     done = stage.kill(m.whom, away_s=m.amount)
-                case "freeze":  # some short, some longer than a lease
-                    done = stage.freeze(m.whom, self._longest_freeze_s if m.amount > 0.5 else 3 * m.amount)
+                case "freeze":
+                    done = stage.freeze(m.whom, min(3.0, self._longest_freeze_s) * m.amount)
+                case "freeze past its lease":
+                    done = stage.freeze(m.whom, self._longest_freeze_s)
                 case "restart fast" | "restart immediate":
                     stage.restart_server("fast" if m.what == "restart fast" else "immediate")
                 case "restart pooler":

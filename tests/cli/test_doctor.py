@@ -133,10 +133,11 @@ def test_doctor_shows_the_store_the_work_and_the_care(queued):
 
 def test_doctor_counts_what_was_not_delivered(queued):
     """Messages that wait to go out, or could not, are counted."""
-    for n, state in enumerate(["pending", "failed", "delivered", "dead"]):
-        sql(queued, "INSERT INTO delivery (id, purpose, state, created_us) VALUES (?, 'ask', ?, 1)", f"d{n}", state)
+    for n, (state, reason) in enumerate([("pending", "no route"), ("failed", None), ("delivered", None), ("dead", "gone")]):
+        columns = "id, person_id, purpose, state, reason, created_us"
+        sql(queued, f"INSERT INTO delivery ({columns}) VALUES (?, 'ann', 'ask', ?, ?, 1)", f"d{n}", state, reason)
     assert queued("doctor", "--json").json["undelivered"] == 2
-    assert "2 messages did not go out" in queued("doctor").out
+    assert "1 message could not go out yet (no route)" in queued("doctor").out
 
 
 def test_doctor_says_which_store_even_when_it_cannot_be_opened(here, monkeypatch):

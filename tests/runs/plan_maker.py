@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
 
 from tests.runs.plan_programs import FACTS, FIELDS, KINDS, MAPPED, NEEDED, Declared, Line, Program, call
 
 MOST_CALLS = 12
 PLAIN = tuple(kind for kind in KINDS if kind != "outer")
-LIMITS = (*[""] * 12, "usd=0.5", "usd=1.25", "steps=3", "steps=7")
+LIMITS = (*[""] * 8, "usd=0.5", "usd=1.25", "steps=3", "steps=7")
+
+
+class Chance:
+    """Where chance comes from: hypothesis, which makes what fails small; or a seed, and then no two things made are alike.
+
+    Of what hypothesis makes most is a variation of what it has just made.
+    """
+
+    def __init__(self, one_of: Callable[[list[Any]], Any]) -> None:
+        self._one_of = one_of
+
+    @classmethod
+    def drawn(cls, draw: st.DrawFn) -> Chance:
+        return cls(lambda values: draw(st.sampled_from(values)))
+
+    @classmethod
+    def seeded(cls, seed: int) -> Chance:
+        return cls(random.Random(seed).choice)
+
+    def one_of(self, *values: Any) -> Any:
+        """One of some values; the first is the simplest."""
+        return self._one_of(list(values))
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.one_of(*range(low, high + 1)))
+
+    def yes(self) -> bool:
+        return bool(self.one_of(False, True))
 
 
 class _Maker:
-    """Draws one program."""
+    """Draws one program. *straight*: without branches, loops, maps and what stands side by side."""
 
-    def __init__(self, draw: DrawFn) -> None:
-        self.draw = draw
+    def __init__(self, chance: Chance, *, straight: bool) -> None:
+        self.chance = chance
+        self.one_of = chance.one_of
+        self.straight = straight
         self.count = 0
         self.left = MOST_CALLS
         self.steps: list[Declared] = []
@@ -26,15 +57,12 @@ class _Maker:
         self.kids: list[tuple[str, tuple[Line, ...], str]] = []
         self.needs = False
 
-    def one_of(self, *values: Any) -> Any:
-        return self.draw(st.sampled_from(values))
-
     def name(self) -> str:
         self.count += 1
         return f"v{self.count}"
 
-    def made(self) -> Program:
-        kinds = self.draw(st.lists(st.sampled_from(PLAIN), min_size=2, max_size=5))
+    def made(self, *, waits: bool) -> Program:
+        kinds = [self.one_of(*PLAIN) for _ in range(self.chance.number(2, 5))]
         self.steps = [Declared(f"s{n}", kind) for n, kind in enumerate(kinds)]
         for n in range(len(kinds), len(kinds) + self.one_of(0, 0, 0, 1, 1, 2)):
             self.steps.append(Declared(f"s{n}", "outer", inner=self.within_step()))
@@ -42,12 +70,12 @@ class _Maker:
             lines = tuple(self.call(["y"]) for _ in range(2))
             self.helpers.append((f"h{n}", lines, self.value([line.out for line in lines])))
         kid_steps = [self.kid(n) for n in range(self.one_of(0, 0, 1, 1))]
-        self.record, self.needs = self.draw(st.booleans()), self.one_of(False, False, False, True)
-        watch, waits = self.one_of(False, False, False, True), self.one_of(True, True, False)
+        self.record, self.needs = self.chance.yes(), self.one_of(False, False, False, True)
+        watch = self.one_of(False, False, False, True)
         body, _ = self.block([], 0, self.one_of(3, 4, 5, 6, 7))
         return Program(
             (*self.steps, *kid_steps), tuple(self.helpers), tuple(body), self.record, watch, waits, tuple(self.kids), self.needs,
-            self.one_of(*LIMITS),
+            "" if self.straight else self.one_of(*LIMITS),
         )  # fmt: skip
 
     def within_step(self) -> str:
@@ -61,7 +89,7 @@ class _Maker:
         lines = [Line("a", (f"a = {call(own, self.one_of('y', '1', '( y + 1 ) % 5'))}",))]
         other = self.one_of("", f"run.client.get({FACTS[0]!r}, 1)", f'len(await run.ask("kid {n}?", options=["yes", "no"]))')
         lines += [Line("b", (f"b = {other}",))] if other else []
-        lines = lines[::-1] if self.draw(st.booleans()) else lines
+        lines = lines[::-1] if self.chance.yes() else lines
         self.kids.append((f"kid{n}", tuple(lines), "( a + b ) % 5" if other else "a"))
         return own
 
@@ -92,11 +120,12 @@ class _Maker:
         return lines, scope
 
     def statement(self, scope: list[str], depth: int) -> Line:
-        plain = [self.call] * 4 + [self.fact] * 3 + [self.map] * 2 + [self.ask, self.approve, self.gather, self.comprehended]
+        plain = [self.call] * 4 + [self.fact] * 3 + [self.ask, self.approve]
+        plain += [] if self.straight else [self.map, self.map, self.gather, self.comprehended]
         plain += [self.field, self.field] if self.record else []
         plain += [self.help] if self.helpers else []
         plain += [self.start] * 4 if self.kids else []
-        if depth == 0:
+        if depth == 0 and not self.straight:
             plain += [self.branch, self.branch, self.loop]
         return self.one_of(*plain)(scope)
 
@@ -139,7 +168,7 @@ class _Maker:
         parts = []
         for _ in range(2):
             s = self.step(*MAPPED)
-            if self.helpers and (s is None or self.draw(st.booleans())):
+            if self.helpers and (s is None or self.chance.yes()):
                 parts.append(f"{self.helpers[0][0]}(run, {self.value(scope)})")
                 self.left -= 2
             elif s is not None:
@@ -151,7 +180,7 @@ class _Maker:
         out, s = self.name(), self.step(*MAPPED)
         items = self.one_of(f"[{self.value(scope)}, 3, {self.value(scope)}]", f"list(range({self.value(scope)}))")
         self.left -= 3
-        if self.helpers and (s is None or self.draw(st.booleans())):
+        if self.helpers and (s is None or self.chance.yes()):
             inner = self.helpers[0][0]
             return Line(out, (
                 f"async def item_{out}(y: int) -> int:", f"    return await {inner}(run, y)",
@@ -176,7 +205,7 @@ class _Maker:
     def branch(self, scope: list[str]) -> Line:
         out = self.name()
         text = [f"if {self.value(scope)} > 1:", *self.within(scope, out), "else:"]
-        text += self.within(scope, out) if self.draw(st.booleans()) else [f"    {out} = 0"]
+        text += self.within(scope, out) if self.chance.yes() else [f"    {out} = 0"]
         return Line(out, tuple(text))
 
     def loop(self, scope: list[str]) -> Line:
@@ -185,23 +214,19 @@ class _Maker:
         return Line(out, (f"{out} = 0", f"for i in range({times}):", *self.within([*scope, "i"], out)))
 
 
-@st.composite
-def programs(draw: DrawFn) -> Program:
-    """A program."""
-    return _Maker(draw).made()
+def program(chance: Chance, *, straight: bool = False, waits: bool = True) -> Program:
+    """A program. *straight*: each of its calls is made, once. *waits*: for an answer, at its end."""
+    return _Maker(chance, straight=straight).made(waits=waits)
 
 
 EDITS = ("rename", "rename", "add", "remove", "swap", "rekey", "rekey")
 
 
-@st.composite
-def edit(draw: DrawFn) -> tuple[Any, ...]:
-    """One thing that an author changes."""
-    kind, at = draw(st.sampled_from(EDITS)), draw(st.integers(0, 6))
-    more = {"rename": st.booleans(), "add": st.sampled_from(PLAIN)}
-    return kind, at, draw(more[kind]) if kind in more else None
-
-
-def edits() -> st.SearchStrategy[list[tuple[Any, ...]]]:
+def edits(chance: Chance) -> list[tuple[Any, ...]]:
     """What an author changes."""
-    return st.lists(edit(), min_size=1, max_size=2)
+    made = []
+    for _ in range(chance.number(1, 2)):
+        kind, at = chance.one_of(*EDITS), chance.number(0, 6)
+        more = chance.yes() if kind == "rename" else chance.one_of(*PLAIN) if kind == "add" else None
+        made.append((kind, at, more))
+    return made

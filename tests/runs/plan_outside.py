@@ -23,6 +23,7 @@ class World:
         table: step → what its reads depend on. refuted: calls whose results no longer hold, until they run again.
             customer: the client record.
         failing: step → how it fails: ``fixable``, ``once`` or ``murky`` (it was done, and nobody hears of it).
+        stumbled: step → how often it failed once.
         there: what was done, as a look finds it. by_hand: what a person did, step by step.
     """
 
@@ -35,6 +36,7 @@ class World:
         self.table: dict[str, int] = {}
         self.refuted: set[tuple[str, int]] = set()
         self.failing: dict[str, str] = {}
+        self.stumbled: Counter[str] = Counter()
         self.there: dict[tuple[str, int], int] = {}
         self.by_hand: set[str] = set()
         self.keys: dict[str, int] = {}
@@ -64,6 +66,7 @@ class World:
         how = self.failing.get(step)
         if how == "once":
             del self.failing[step]
+            self.stumbled[step.partition("_")[0]] += 1
             raise Retryable("503 for once")
         if how is not None:
             raise Fixable("403 Forbidden")

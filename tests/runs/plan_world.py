@@ -46,6 +46,7 @@ class Case:
         self.module: ModuleType | None = None
         self.seed = 0
         self.versions = 0
+        self.told: list[str] = []  # for whoever reads why it failed
         self.deploy(program)
 
     def deploy(self, program: Program) -> None:
@@ -85,7 +86,12 @@ class Case:
 
     def everything(self) -> dict[str, list[dict[str, Any]]]:
         """All that is stored, but for who lives."""
-        return {name: databases.rows(self.folder, f"SELECT * FROM {name}") for name in _TABLES}
+        return databases.tables(self.folder, _TABLES)
+
+    def answered(self) -> Counter[tuple[str, str]]:
+        """The questions that were answered by a person, whether their process heard of it or not: kind, and first line."""
+        asked = "SELECT kind, text FROM question WHERE client_id = 'acme' AND answered_by = 'ann' AND folded_into IS NULL"
+        return Counter((row["kind"], row["text"].partition("\n")[0]) for row in databases.rows(self.folder, asked))
 
     def done_really(self, question: Question) -> bool:
         """Whether the write was done that a question is about, as the outside knows."""
@@ -111,12 +117,14 @@ def case(program: Program, *, served: bool = False) -> Iterator[Case]:
 
 async def answer_all(
     case: Case, layer: Layer, choices: dict[str, str], *, client: str = "acme", but: str = "", most: int = NEVER
-) -> Counter[str]:
+) -> Counter[tuple[str, str]]:
     """Answer every open question, of the run and of those it has started, always alike. Which were."""
     found = [q for q in await layer.questions(client=client) if q.text != but][:most]
+    given: Counter[tuple[str, str]] = Counter()
     for question in found:
         await layer.answer(question.id, said(case, question, choices), by="ann")
-    return Counter(question.text.partition("\n")[0] for question in found)
+        given[question.kind.value, question.text.partition("\n")[0]] += 1
+    return given
 
 
 def said(case: Case, question: Question, choices: dict[str, str]) -> Any:
@@ -150,16 +158,13 @@ def earlier(case: Case) -> None:
     case.world.forget()
 
 
-async def to_the_end(case: Case, layer: TestLayer, choices: dict[str, str], **chosen: Any) -> tuple[str, Counter[str]]:
-    """Resume and answer until it has ended: how, and what a person answered. *chosen*: at the first resume."""
-    given: Counter[str] = Counter()
+async def to_the_end(case: Case, layer: TestLayer, choices: dict[str, str], **chosen: Any) -> str:
+    """Resume and answer until it has ended: how. *chosen*: at the first resume."""
     for n in range(_GAVE_UP):
         outcome = await layer.resume("r", **(chosen if n == 0 else {}))
         if outcome.status.ended:
-            return outcome.status.value, given
-        answers = await answer_all(case, layer, choices)
-        given += answers
-        if not answers:
+            return outcome.status.value
+        if not await answer_all(case, layer, choices):
             case.clock.advance(3600)
     raise AssertionError(f"it does not end: {await layer.why('r')}")
 

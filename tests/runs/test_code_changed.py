@@ -282,7 +282,8 @@ async def test_what_is_worth_knowing_is_noted(deploy: Deploys, tmp_path: Path) -
         loaded = await layer.store.read(lambda tx: load(tx, 1))
         hold = Hold(run_no=1, run_id="r", client_id="acme", root_id="r", owner="nobody", fence=0)
         assert codechange.asks(RunMemory(layer.services, v2.billing, hold, loaded, recovery=True)) == (
-            "The code of Acme's billing changed: “post_invoice” is gone, “mail” is new. Is it the same step?"
+            "The code of Acme's billing changed: “post_invoice” is gone, “mail” is new. Is it the same step?",
+            {"mail": "post_invoice"},
         )
         for owner in (None, "somebody"):
             loaded.run = {**dict(loaded.run), "source_digest": v1.billing.digest, "owner": owner}

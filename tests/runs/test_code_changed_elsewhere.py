@@ -174,6 +174,40 @@ async def test_what_asks_nothing(deploy: Both, tmp_path: Path, case: str) -> Non
         assert (await layer.resume("r")).result() == rest
 
 
+@pytest.fixture
+def third(tmp_path: Path, deploy: Both) -> Iterator[Deploys]:
+    """A module the workflow has nothing to do with, and that has steps of the same names."""
+    made = Deploys(tmp_path, deploy.world, "deployed_third")
+    yield made
+    sys.modules.pop(made.name, None)
+
+
+NAMESAKE = """
+@step(effect="write", key="quarter")
+async def NAME(quarter: str) -> str:
+    return await send("third", quarter)
+"""
+
+
+async def test_what_is_declared_counts_whoever_else_has_the_new_name(deploy: Both, third: Deploys, tmp_path: Path) -> None:
+    """The step that the workflow calls says what it was called; that another module has one of its name changes nothing."""
+    async with parked(deploy, tmp_path) as layer:
+        deploy(DECLARED)
+        third(NAMESAKE.replace("NAME", "hand_over"))
+        assert (await layer.resume("r")).result() == [214, "R-1", "yes"]
+    assert deploy.world.counts() == {"invoice": 1}
+
+
+async def test_a_rename_is_asked_about_whoever_else_has_the_old_name(deploy: Both, third: Deploys, tmp_path: Path) -> None:
+    """The workflow calls nothing of the module that has a step of the old name: the one on record is gone all the same."""
+    async with parked(deploy, tmp_path) as layer:
+        deploy(LIB.replace("emboss_invoice", "hand_over"))
+        third(NAMESAKE.replace("NAME", "emboss_invoice"))
+        outcome = await deploy.run(layer)
+        assert kinds(outcome) == ["code"], outcome
+    assert deploy.world.counts() == {"invoice": 1}
+
+
 def gone(lib: str, instead: str) -> str:
     """A version without the invoice."""
     start = lib.index("@step(")

@@ -1,10 +1,11 @@
-"""Changed code calls a write in another place: in a step, in a map, for an item of another form. Without a key that is another one.
+"""Changed code calls a write in another place: in a step, in a map, for an item of another form.
 
-It is asked about, and not done twice in silence.
+Without a key of its own that is another one: it is asked about, and not done twice in silence.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,14 @@ MOVES = [(PLAIN, STEP), (PLAIN, MAP), (STEP, PLAIN), (MAP, PLAIN), (STEP, MAP), 
 
 @pytest.mark.parametrize("before,after", MOVES, ids=["in step", "in map", "out of step", "out of map", "to map", "to step"])
 async def test_a_write_without_a_key_that_moved_is_asked_about(deploy: Deploys, tmp_path: Path, before: str, after: str) -> None:
-    """Where it is called is what it is: nothing is sent before a person has said whether it is the same. The plan says so, too."""
+    """Where it is called is what it is: nothing is sent before a person has said whether it is the same. The plan says so."""
     async with parked(deploy, tmp_path, before) as layer:
         deploy(after)
-        plan = await layer.plan("r")
-        assert Do.ASK in [s.do for s in plan.steps if s.step == "send_bill"], plan.steps
+        (path,) = (await layer.plan("r")).paths
+        if after is STEP:  # what a step calls that has not run is read from its source: it is counted
+            assert path.questions_at_most == 2
+        else:
+            assert Do.ASK in [s.do for s in path.steps if s.step == "send_bill"], path.steps
         question = await asked(layer)
         assert "is “send bill”" in question.text
         assert "The values are the same." in question.text
@@ -131,7 +135,7 @@ def items(text: str, *, key: str = "", more: str = "") -> str:
 async def test_items_of_another_form_are_asked_about_one_by_one(deploy: Deploys, tmp_path: Path, key: str) -> None:
     """Each new item is compared with the one it is most like; those that are the same are not done again."""
     async with parked(deploy, tmp_path, items("[1, 2, 3]", key=key)) as layer:
-        first = {r["args"]: r["result"] for r in databases.rows(tmp_path, "SELECT args, result FROM step WHERE name = 'send_bill'")}
+        first = {r["arguments"]: r["receipt"] for r in databases.rows(tmp_path, "SELECT arguments, receipt FROM effect")}
         deploy(items('["i3", "i1", "i2"]', key=key))
         outcome = await layer.resume("r")
         assert kinds(outcome) == ["conflict"] * 3
@@ -140,7 +144,7 @@ async def test_items_of_another_form_are_asked_about_one_by_one(deploy: Deploys,
             assert then
             await layer.answer(question.id, "same", by="ann")
         gave = (await layer.resume("r")).result()
-        assert [f'"{g}"' for g in gave[:3]] == [first['{"quarter":%d}' % n] for n in (3, 1, 2)]
+        assert [f'"{g}"' for g in gave[:3]] == [first[f'{{"quarter":{n}}}'] for n in (3, 1, 2)]
     assert deploy.world.counts() == {"bill": 3}
 
 
@@ -175,8 +179,6 @@ async def test_what_the_new_code_did_is_not_counted(deploy: Deploys, tmp_path: P
     """The same code calls it elsewhere, with other values: that is another effect."""
     text = STEPS.replace("CALL", 'await (bill_all("b") if ran else send_bill("a"))')
     async with parked(deploy, tmp_path, text) as layer:
-        import sys
-
         sys.modules[deploy.name].__dict__["ran"].append("y")
         assert (await layer.resume("r")).result() == ["R-2", "yes"]
     assert deploy.world.counts() == {"bill": 2}
@@ -201,9 +203,58 @@ async def test_equal_arguments_in_another_place_are_asked_about_whatever_changed
     """The same code, by its digest: but what was done with just these values it no longer calls where it was."""
     text = STEPS.replace("CALL", 'await (bill_all("Q3") if ran else send_bill("Q3"))')
     async with parked(deploy, tmp_path, text) as layer:
-        import sys
-
         sys.modules[deploy.name].__dict__["ran"].append("y")
         await layer.answer((await asked(layer)).id, "same", by="ann")
         assert (await layer.resume("r")).result() == ["R-1", "yes"]
+    assert deploy.world.counts() == {"bill": 1}
+
+
+# -- the effect's own name or scope changed, too ------------------------------------------------------------------------------
+
+KEYED = """
+@step(effect="write", key="quarter"MORE)
+async def send_bill(quarter: str, total: int) -> str:
+    return await send("bill", quarter)
+
+async def bill_one(total: int) -> str:
+    return await send_bill("Q3", total)
+
+@workflow("moved")
+async def billing(run: Run) -> list:
+    return [CALL, await run.ask("Go on?", key="go on")]
+"""
+
+
+def keyed(more: str = "", *, total: int = 1, call: str = 'await send_bill("Q3", TOTAL)') -> str:
+    """One version of it."""
+    return KEYED.replace("MORE", more).replace("CALL", call).replace("TOTAL", str(total))
+
+
+@pytest.mark.parametrize("more", [', effect_name="bill"', ', scope="client"'])
+@pytest.mark.parametrize("choice,sent,gives", [("same", 1, "R-1"), ("second", 2, "R-2")])
+async def test_other_values_under_one_key_are_asked_about_whatever_the_effect_is_called(
+    deploy: Deploys, tmp_path: Path, more: str, choice: str, sent: int, gives: str
+) -> None:
+    """Key and step are what they were; that the effect has another name or scope makes it no other thing."""
+    async with parked(deploy, tmp_path, keyed()) as layer:
+        deploy(keyed(more, total=2))
+        assert Do.ASK in [s.do for s in (await layer.plan("r")).steps if s.step == "send_bill"]
+        question = await asked(layer)
+        assert "total 1 → 2" in question.text
+        await layer.answer(question.id, choice, by="ann")
+        outcome = await layer.resume("r")
+        if choice == "second":  # what was answered then was answered on another receipt
+            await layer.answer(the_question(outcome).id, "yes", by="ann")
+            outcome = await layer.resume("r")
+        assert outcome.result() == [gives, "yes"]
+    assert deploy.world.counts() == {"bill": sent}
+
+
+async def test_a_key_holds_in_another_place_whatever_the_effect_is_called(deploy: Deploys, tmp_path: Path) -> None:
+    """Moved into a map, under another name of its effect: the receipt answers, and nobody is asked."""
+    async with parked(deploy, tmp_path, keyed()) as layer:
+        deploy(keyed(', effect_name="bill"', call="*await run.map(bill_one, [1])"))
+        outcome = await layer.resume("r")
+        assert kinds(outcome) == [], outcome
+        assert outcome.result() == ["R-1", "yes"]
     assert deploy.world.counts() == {"bill": 1}

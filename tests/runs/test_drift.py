@@ -277,7 +277,8 @@ async def test_a_takeover_never_asks(world):
 def _as_broken_off(tx: Any) -> tuple[str, dict[str, Any]]:
     """The statement that makes a parked run look like one whose worker died."""
     return tx.sql.take_run, {
-        "run_no": 1, "owner": "w_dead", "now": 1, "progress": 0, "barren": 0, "source_digest": None, "fence": 1, "seen_owner": ""
+        "run_no": 1, "owner": "w_dead", "now": 1, "progress": 0, "barren": 0, "source_digest": None, "fence": 1, "seen_owner": "",
+        "remaining": None,
     }  # fmt: skip
 
 

@@ -246,7 +246,7 @@ async def test_a_send_whose_run_was_taken_over_still_costs(fails: bool) -> None:
     def take_away(tx: Tx) -> None:
         row = tx.one(tx.sql.run_by_no, {"no": 1})
         assert row is not None
-        params = {"run_no": 1, "owner": "w_other", "now": 0, "progress": 0, "barren": 0, "source_digest": None}
+        params = {"run_no": 1, "owner": "w_other", "now": 0, "progress": 0, "barren": 0, "source_digest": None, "remaining": None}
         assert tx.one(tx.sql.take_run, {**params, "fence": row["fence"], "seen_owner": row["owner"]}) is not None
 
     @workflow

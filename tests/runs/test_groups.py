@@ -86,7 +86,7 @@ async def test_a_run_that_is_lost_while_its_failure_is_kept_raises_nothing(tmp_p
             tx.one(
                 tx.sql.take_run,
                 {"run_no": run["no"], "owner": "somebody", "now": 1, "progress": 0, "barren": 0, "source_digest": None,
-                 "fence": run["fence"], "seen_owner": run["owner"]},
+                 "fence": run["fence"], "seen_owner": run["owner"], "remaining": None},
             )  # fmt: skip
 
         await layer.store.write(steal, durable=True, client=None)

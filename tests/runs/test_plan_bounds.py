@@ -9,6 +9,8 @@ import pytest
 from stepseven import Cost, Layer, Limits, Reference, Retryable, Run, attempt, step, testing, workflow
 from stepseven.decide.plan import Do
 from stepseven.decide.plan import Path as Way
+from tests.runs.deaths import dying, living
+from tests.servers import databases
 
 FAILURES = {"left": 0}
 SPENT = {"usd": 0.0}
@@ -122,6 +124,58 @@ async def test_a_limit_that_will_be_reached_is_a_question_of_the_plan() -> None:
         assert (planned.questions, planned.questions_at_most) == (2, 2)
 
 
+@pytest.mark.parametrize("failures", [0, 2])
+@pytest.mark.parametrize("planned_first", [True, False])
+async def test_a_limit_that_is_raised_as_far_as_the_plan_says_is_asked_about_once(failures: int, planned_first: bool) -> None:
+    """The plan says how far: before it is reached, and while a person is asked. Raised to that, it is enough for every try."""
+    async with testing.layer() as layer:
+        outcome = await layer.run(limited(), client="acme", run_id="r")
+        FAILURES["left"] = failures
+        notes = (await layer.plan("r")).notes
+        assert notes == ("The run's limit has to be $1.40 to let all of this through, every try counted.",)
+        asked = 0
+        await layer.answer(outcome.questions[0].id, "yes", by="ann")
+        while not (outcome := await layer.resume("r")).status.ended:
+            asked += 1
+            (question,) = outcome.questions
+            assert question.kind == "limit"
+            plan = await layer.plan("r")
+            assert plan.notes[0].startswith("The run's limit has to be $1.")
+            usd = 1.40 if planned_first else float(plan.notes[0].partition("$")[2].partition(" ")[0])
+            assert planned_first or usd <= 1.40
+            await layer.answer(question.id, {"choice": "raise", "usd": usd}, by="ann")
+        assert (outcome.result(), asked) == (3, 1)
+
+
+async def test_the_question_about_a_limit_says_how_far_it_is_enough() -> None:
+    """What is declared for every try of what is left: raised to that, the run comes to its end without asking again."""
+
+    @workflow(name="plan_bounds_enough", limits=Limits(usd=0.3))
+    async def three(run: Run) -> int:
+        return await flaky(1) + await flaky(2) + await flaky(3)
+
+    async with testing.layer() as layer:
+        (question,) = (await layer.run(three(), client="acme", run_id="r")).questions
+        assert question.context["limit"]["enough"] == pytest.approx(1.4)
+        detail = next(o.detail for o in question.options if o.id == "raise")
+        assert detail == "give the new limit in dollars, at least $0.40; $1.40 is enough for all that is left; continues at once"
+        FAILURES["left"] = 2
+        await layer.answer(question.id, {"choice": "raise", "usd": 1.40}, by="ann")
+        assert (await layer.resume("r")).result() == 6
+
+
+async def test_the_question_about_a_limit_is_silent_where_nobody_knows() -> None:
+    """A loop, or calls beside each other: how much is enough is not said, rather than too little."""
+
+    @workflow(name="plan_bounds_loop", limits=Limits(usd=0.3))
+    async def loop(run: Run, n: int) -> int:
+        return sum([await flaky(k) for k in range(n)])
+
+    async with testing.layer() as layer:
+        (question,) = (await layer.run(loop(n=3), client="acme", run_id="r")).questions
+        assert question.context["limit"]["enough"] is None
+
+
 @step
 async def turn(n: int) -> int:
     """A model's turn: reports tokens, declares nothing."""
@@ -210,3 +264,60 @@ async def test_what_may_run_again_is_bounded_by_what_it_declares(tmp_path: Path)
         assert planned.usd_at_most is not None
         assert planned.usd_at_most >= 2 * (0.5 + 0.3)  # both tries of both steps
         assert (planned.questions, planned.questions_at_most) == (1, 2)
+
+
+BROKEN = {"inner": False}
+
+
+@step
+async def inner_mended(n: int) -> int:
+    """Needs a person, once."""
+    if BROKEN["inner"]:
+        raise PermissionError("no access to the table")
+    return n
+
+
+@step(cost=Cost(usd=0.125))
+async def outer_anew(n: int) -> int:
+    """Its own code waits for that person, and begins from its top after the answer."""
+    spend(0.125)
+    return await inner_mended(n)
+
+
+@workflow
+async def nested_anew(run: Run) -> int:
+    """One call of it."""
+    return await outer_anew(1)
+
+
+def test_a_step_whose_inner_call_is_about_to_be_asked_about_may_run_twice(tmp_path: Path) -> None:
+    """The process died between the failure and its question: the plan counts that question, and the step that begins anew."""
+    BROKEN["inner"] = True
+
+    async def begin(layer: Layer) -> object:
+        return await layer.run(nested_anew(), client="acme", run_id="r")
+
+    for at in range(2, 20):
+        state = tmp_path / f"{at}"
+        state.mkdir()
+        dying(state, at, "before", begin)
+        failed = databases.rows(state, "SELECT name FROM attempt WHERE outcome = 'failed' AND name = 'inner_mended'")
+        if failed and not databases.rows(state, "SELECT id FROM question"):
+            break
+        databases.done(state)
+    else:
+        raise AssertionError("it was asked about with its failure")
+
+    async def go_on(layer: Layer) -> Way:
+        planned = await way(layer)
+        SPENT["usd"], BROKEN["inner"] = 0.0, False
+        outcome = await layer.resume("r")
+        await layer.answer(outcome.questions[0].id, "again", by="ann")
+        assert (await layer.resume("r")).result() == 1
+        return planned
+
+    planned = living(state, go_on)
+    (outer,) = [s for s in planned.steps if s.step == "outer_anew"]
+    assert (outer.count, outer.at_most) == (1, 2)
+    assert planned.questions_at_most == 1
+    assert planned.usd_at_most_known >= SPENT["usd"] == 0.25

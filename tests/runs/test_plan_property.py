@@ -5,97 +5,29 @@ Longer than other files: one story, and its claims in order.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from stepseven import Plan
-from stepseven.decide.plan import Do, Path
+from stepseven.decide._ways import DRIFT
+from stepseven.decide.plan import Do, Path, PlannedStep
 from stepseven.testing import TestLayer
 from tests.runs.deaths import NEVER
-from tests.runs.plan_maker import edits, programs
-from tests.runs.plan_programs import FACTS, FIELDS, LAST, OTHER, WRITES, Program
+from tests.runs.plan_maker import Chance
+from tests.runs.plan_programs import FACTS, FIELDS, LAST, OTHER, USD, WRITES, Program
+from tests.runs.plan_stories import Story, tale
 from tests.runs.plan_world import Case, answer_all, case, earlier, planned, to_the_end
 from tests.servers import databases
 
-CHOICES = ("skip", "approach", "rerun", "drift")
 LONG_S = 3 * 86_400.0
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)  # to explain a failure takes longer than to find it
-
-
-@dataclass
-class Story:
-    """What happens to a run before somebody plans its resume.
-
-    Attributes:
-        rounds: how often its questions are answered before. at, side: at which write its process dies, and on which side of it.
-        failing: number of a step → how it fails until then.
-        mutations: what changes while it waits. edits: what changes in its code.
-        answered: its open questions are answered before the plan. at_once: how many after it, before the resume.
-        choices: what a person says of the kinds of question where that may differ.
-        chosen: what is chosen at the resume: which kind of choice, and about which step.
-        dies: at which write of the resume its process dies, too.
-        served: the outside is behind HTTP. earlier: the same was done for another client before.
-    """
-
-    rounds: int
-    at: int
-    side: str
-    failing: dict[int, str]
-    mutations: list[tuple[Any, ...]]
-    edits: list[tuple[Any, ...]]
-    answered: bool
-    at_once: int
-    choices: dict[str, str]
-    chosen: tuple[str, int] | None = None
-    dies: int = NEVER
-    served: bool = False
-    earlier: bool = False
-
-
-MOVES = ("fact", "fact", "fact", "moved", "moved", "field", "table", "table", "artifacts", "file", "refuted", "by hand")
-
-
-@st.composite
-def mutation(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Something else than it was."""
-    kind, n = draw(st.sampled_from(MOVES)), draw(st.integers(0, 4))
-    more: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
-        "file": st.tuples(st.just(n), st.sampled_from(["gone", "other"])),
-        "table": st.tuples(st.just(n), st.integers(1, 3)),
-        "fact": st.tuples(st.sampled_from(FACTS), st.just(n)), "field": st.tuples(st.sampled_from(FIELDS), st.just(n)),
-        "moved": st.tuples(st.integers(3, 4)), "by hand": st.tuples(st.just(n), st.integers(0, 4)),
-        "refuted": st.tuples(st.just(n)), "artifacts": st.just(()),
-    }  # fmt: skip
-    return (kind, *draw(more[kind]))
-
-
-@st.composite
-def stories(draw: st.DrawFn) -> Story:
-    """One story."""
-
-    def in_ten(n: int) -> bool:  # 0 and 9 come up more often than others: neither of them is to mean what is rare
-        return (draw(st.integers(0, 9)) * 7 + 3) % 10 < n
-
-    still = in_ten(4)  # nothing changes at all
-    return Story(
-        rounds=draw(st.integers(0, 3)), at=draw(st.integers(2, 40)) if in_ten(5) else NEVER,
-        side=draw(st.sampled_from(["before", "after"])),
-        failing=draw(st.dictionaries(st.integers(0, 4), st.sampled_from(["fixable", "once", "murky"]), max_size=2)),
-        mutations=[] if still else draw(st.lists(mutation(), min_size=1, max_size=4)),
-        edits=draw(edits()) if not still and in_ten(5) else [],
-        answered=draw(st.booleans()), at_once=draw(st.sampled_from([0, 0, 1, NEVER])),
-        choices={
-            "drift": draw(st.sampled_from(["keep", "refresh"])), "code": draw(st.sampled_from(["map", "run"])),
-            "conflict": draw(st.sampled_from(["same", "second"])),
-        },
-        chosen=draw(st.tuples(st.sampled_from(CHOICES), st.integers(0, 6))) if in_ten(4) else None,
-        dies=draw(st.integers(0, 25)) if in_ten(2) else NEVER, served=in_ten(1), earlier=in_ten(1),
-    )  # fmt: skip
 
 
 # -- the story ----------------------------------------------------------------------------------------------------------------
@@ -124,8 +56,7 @@ def begin(c: Case, story: Story) -> bool:
     c.process(first, at=story.at, side=story.side)
     if not databases.exists(c.folder):
         return False
-    rows = databases.rows(c.folder, "SELECT status FROM run WHERE id = 'r'")
-    return bool(rows) and rows[0]["status"] not in ("done", "failed", "cancelled")
+    return _status(c) not in ("", *ENDED)
 
 
 def change(c: Case, layer: TestLayer, what: tuple[Any, ...]) -> None:  # noqa: C901, PLR0912 - one line per kind
@@ -162,18 +93,94 @@ def change(c: Case, layer: TestLayer, what: tuple[Any, ...]) -> None:  # noqa: C
 
 
 @dataclass
-class Seen:
-    """What there is to judge by."""
+class Interrupted:
+    """What the deaths since a plan have interrupted: it is done, paid or found out about once more, and is no part of the plan.
+
+    Attributes:
+        ran: step, by its first name → how often its code ran and nothing of that was on record when its process died.
+        asked: claims of which nobody knows what became of them.
+    """
+
+    ran: Counter[str] = field(default_factory=Counter)
+    asked: int = 0
+
+
+@dataclass
+class Leg:
+    """From a plan to the end of the run: what there is to judge by."""
 
     plan: Plan
     path: Path
     ran: Counter[str]
     usd: float
     asked: int
+    kids: Counter[str]
+    kinds: Counter[str]
+    interrupted: Interrupted
+    stumbled: Counter[str]
+
+
+@dataclass
+class Seen:
+    """A whole story: a leg from the first plan on, and one from each that was made after a death within the resume.
+
+    *before*: the code that began it.
+    """
+
+    before: Program
+    legs: list[Leg]
     status: str
     chosen: dict[str, Any]
-    died: bool
-    kids: Counter[str] = field(default_factory=Counter)
+    asked: Counter[tuple[str, str]]
+
+    @property
+    def died(self) -> bool:
+        """Whether its process died within the resume."""
+        return len(self.legs) > 1
+
+
+class Mark:
+    """How it stood when a plan was made. *way*: what is said of what moved."""
+
+    def __init__(self, c: Case, plan: Plan, way: str) -> None:
+        self.c = c
+        self.plan = plan
+        self.path = next((p for p in plan.paths if p.name == _PATHS[way]), plan.paths[0])
+        self.ran, self.usd, self.answered, self.kids = Counter(c.world.ran), c.world.usd, c.answered(), started(c)
+        self.stumbled, self.interrupted = Counter(c.world.stumbled), Interrupted()
+
+    def leg(self, less: int = 0) -> Leg:
+        """What came since. *less*: of the answers."""
+        c, kinds = self.c, Counter[str]()
+        for (kind, _), n in (c.answered() - self.answered).items():
+            kinds[kind] += n
+        return Leg(
+            kinds=kinds,
+            plan=self.plan, path=self.path, ran=Counter(c.world.ran) - self.ran, usd=c.world.usd - self.usd,
+            asked=(c.answered() - self.answered).total() - less, kids=started(c) - self.kids, interrupted=self.interrupted,
+            stumbled=c.world.stumbled - self.stumbled,
+        )  # fmt: skip
+
+
+class Before:
+    """How it stood before a process that may die. *ran*: so often; *recorded*: so often is that on record."""
+
+    def __init__(self, c: Case) -> None:
+        self.ran = Counter(c.world.ran)
+        self.recorded = Counter[str]()
+        rows = databases.rows(c.folder, "SELECT name FROM step WHERE state = 'done' AND coalesce(approach, '') <> 'by hand'")
+        for row in rows:
+            self.recorded[c.bare(row["name"]).partition("_")[0]] += 1
+        claims = databases.rows(c.folder, "SELECT claim_id FROM effect WHERE state IN ('claimed', 'unknown')")
+        self.claims = {row["claim_id"] for row in claims}
+
+    def add(self, now: Before, to: Interrupted) -> None:
+        """What the death between the two has interrupted."""
+        ran: Counter[str] = Counter()
+        for step, n in (now.ran - self.ran).items():
+            ran[step.partition("_")[0]] += n
+        to.ran += ran - (now.recorded - self.recorded)
+        to.asked += len(now.claims - self.claims)
 
 
 async def look(c: Case, layer: TestLayer, chosen: dict[str, Any]) -> Plan | None:
@@ -188,6 +195,7 @@ async def look(c: Case, layer: TestLayer, chosen: dict[str, Any]) -> Plan | None
     one, two = plan.document(), again.document()
     one.pop("looked_us"), two.pop("looked_us")
     assert one == two, f"a second look says something else:\n{plan}\n{again}\n{_differs(one, two)}"
+    c.told += [f"{chosen}\n{plan}", repr(plan.paths)]
     return plan
 
 
@@ -198,12 +206,14 @@ def go(c: Case, program: Program, story: Story) -> Seen | None:
     c.world.failing.clear()
     if story.edits:
         changed = program.changed(story.edits)
-        note("--- then\n" + _told(changed))
+        c.told.append("--- then\n" + _told(changed))
         c.deploy(changed)
     c.clock.advance(LONG_S)
-    world = c.world
 
-    async def second(layer: TestLayer) -> tuple[Plan, dict[str, Any], Counter[str]]:
+    if story.twice and not once_more(c, story):
+        return None
+
+    async def second(layer: TestLayer) -> tuple[Mark, dict[str, Any], Counter[tuple[str, str]]]:
         for what in story.mutations:
             change(c, layer, what)
         if story.answered:
@@ -214,26 +224,57 @@ def go(c: Case, program: Program, story: Story) -> Seen | None:
             chosen = {}
             plan = await look(c, layer, chosen)
         assert plan is not None
-        note(f"{chosen}\n{plan}")
-        note(repr(plan.paths))
-        return plan, chosen, await answer_all(c, layer, story.choices, most=story.at_once)
+        mark = Mark(c, plan, chosen.get("drift", story.choices["drift"]))
+        return mark, chosen, await answer_all(c, layer, story.choices, most=story.at_once)
 
-    plan, chosen, asked = _given(c.process(second))
-    ran, usd, kids = Counter(world.ran), world.usd, started(c)
+    mark, chosen, at_once = _given(c.process(second))
+    reads = {s.name for s in c.program.steps if s.kind not in WRITES}
+    c.world.failing.update({f"s{n}": "once" for n in story.stumbles if f"s{n}" in reads})
+    status, later = resumed(c, story, mark, chosen)
+    # An answer about what is not so any more is not used: that is asked once, by the plan.
+    twice = Counter[tuple[str, str]]() if story.still else at_once - (at_once - (c.answered() - mark.answered - at_once))
+    legs = [mark.leg(twice.total()), *(m.leg() for m in later)]
+    c.told += [f"ran {dict(leg.ran)}, {leg.usd} $, {leg.asked} questions, interrupted {leg.interrupted}" for leg in legs]
+    return Seen(before=program, legs=legs, status=status, chosen=chosen, asked=c.answered())
+
+
+def once_more(c: Case, story: Story) -> bool:
+    """Everything moves, the run is resumed, and what it asks is answered: about that, and not about what moves later."""
+
+    async def use(layer: TestLayer) -> bool:
+        change(c, layer, ("moved", 3))
+        outcome = await layer.resume("r")
+        return not outcome.status.ended and bool(await answer_all(c, layer, story.choices, but=LAST))
+
+    c.process(use)
+    return _status(c) not in ENDED
+
+
+def resumed(c: Case, story: Story, first: Mark, chosen: dict[str, Any]) -> tuple[str, list[Mark]]:
+    """Resume to the end, through the deaths of the story: how it ended, and what was planned after each death."""
     way = chosen.get("drift", story.choices["drift"])
+    choices = {**story.choices, "drift": way}
+    later: list[Mark] = []
+    recoveries = _chosen_on_record(c)
+    for at, side in [*story.dies, (NEVER, "before")]:
+        before = Before(c)
 
-    async def third(layer: TestLayer) -> tuple[str, Counter[str]]:
-        return await to_the_end(c, layer, {**story.choices, "drift": way}, **chosen)
+        async def third(layer: TestLayer) -> str:
+            return await to_the_end(c, layer, choices, **({} if _chosen_on_record(c) > recoveries else chosen))
 
-    ended = c.process(third, at=story.dies)
-    if died := ended is None:
-        ended = _given(c.process(lambda layer: to_the_end(c, layer, {**story.choices, "drift": way})))
-    if story.mutations or story.edits:  # an answer about what is not so any more is not used: that is asked once, by the plan
-        asked -= ended[1]
-    return Seen(
-        plan=plan, path=next((p for p in plan.paths if p.name == _PATHS[way]), plan.paths[0]), ran=Counter(world.ran) - ran,
-        usd=world.usd - usd, status=ended[0], asked=(asked + ended[1]).total(), chosen=chosen, died=died, kids=started(c) - kids,
-    )  # fmt: skip
+        ended = c.process(third, at=at, side=side)
+        if ended is not None:
+            return ended, later
+        now = Before(c)
+        for mark in (first, *later):
+            before.add(now, mark.interrupted)
+        if _status(c) in ENDED:  # it had just ended
+            return _status(c), later
+        c.told.append(f"died: {first.interrupted}")
+        given_now = {} if _chosen_on_record(c) > recoveries else chosen
+        plan = _given(c.process(lambda layer, given_now=given_now: look(c, layer, given_now)))
+        later.append(Mark(c, plan, way))
+    raise AssertionError("the last one lives")
 
 
 def choice(c: Case, story: Story) -> dict[str, Any]:
@@ -254,6 +295,19 @@ _CHOSEN = {
     "skip": ("free", "paid", "sure", "probed", "blind", "again", "outer"), "approach": ("free", "paid"),
     "rerun": ("free", "paid", "sure", "large", "file", "outer"),
 }  # fmt: skip
+
+
+ENDED = ("done", "failed", "cancelled")
+
+
+def _status(c: Case) -> str:
+    rows = databases.rows(c.folder, "SELECT status FROM run WHERE id = 'r'")
+    return str(rows[0]["status"]) if rows else ""
+
+
+def _chosen_on_record(c: Case) -> int:
+    """How many resumes with a choice are on record: from then on it is obeyed without being said again."""
+    return len(databases.rows(c.folder, "SELECT id FROM recovery WHERE chosen IS NOT NULL"))
 
 
 def started(c: Case) -> Counter[str]:
@@ -299,58 +353,115 @@ def most(c: Case, path: Path) -> dict[str, float]:
 def judge(c: Case, seen: Seen, story: Story) -> None:
     """Every claim, from what the outside saw."""
     effects_once(c, seen, story)
-    if seen.died:  # what a crash interrupted in the middle of the resume is paid again, and is no part of the plan
-        return
-    bound = most(c, seen.path)
-    own = {step: n for step, n in seen.ran.items() if not step.startswith("k")}
+    for leg in seen.legs:
+        within(c, leg)
+    if seen.status == "done":
+        surely(c, seen.legs[-1])
+    if is_exact(seen):
+        exactly(c, seen.legs[-1], still=story.still)
+
+
+def within(c: Case, leg: Leg) -> None:
+    """Nothing more ran, was started, paid or asked than a plan said, but for what was interrupted since, or failed anew.
+
+    Its money is enough for every try.
+    """
+    bound, path, spare = most(c, leg.path), leg.path, leg.interrupted
+    own = {step: n for step, n in leg.ran.items() if not step.startswith("k")}
     kids = sum(n for step, n in bound.items() if step.startswith("run.start"))
-    if not seen.path.unknown or "unknown" not in bound:
+    if not path.unknown or "unknown" not in bound:
         for step, n in own.items():
-            assert n <= bound.get(step, 0), f"{step} ran {n} times, at most {bound.get(step, 0)} said the plan"
-        assert seen.kids.total() <= kids, f"{seen.kids} were started, at most {kids} said the plan"
-        assert kids or own == +seen.ran, "a run that had ended went on"
-    if seen.path.usd_at_most is not None:
-        assert seen.usd <= seen.path.usd_at_most + 1e-9, f"{seen.usd} US dollars"
-    if seen.path.questions_at_most is not None:
-        assert seen.asked <= seen.path.questions_at_most, f"{seen.asked} questions"
-    reused = {c.bare(s.step) for s in seen.path.steps if s.do is Do.REUSE and not s.maybe}
-    assert not [step for step in reused if step not in bound and seen.ran[step]], "what was to be reused ran"
-    if is_exact(seen, story):
-        exactly(c, seen, own)
+            base = step.partition("_")[0]
+            again = spare.ran[base] + leg.stumbled[base]
+            told = f"{step} ran {n} times, at most {bound.get(step, 0)} said the plan, and {again} were interrupted or failed"
+            assert n <= bound.get(step, 0) + again, told
+        assert leg.kids.total() <= kids, f"{leg.kids} were started, at most {kids} said the plan"
+        assert kids or own == +leg.ran or spare.ran, "a run that had ended went on"
+    if path.usd_at_most is not None:
+        again_usd = sum(n * _usd(c, step) for step, n in spare.ran.items())
+        assert leg.usd <= path.usd_at_most + again_usd + 1e-9, f"{leg.usd} US dollars, {again_usd} interrupted"
+    if path.questions_at_most is not None:
+        again = spare.asked + leg.stumbled.total() + bool(spare.ran and c.program.limits)
+        assert leg.asked <= path.questions_at_most + again, f"{leg.asked} questions, {again} of what was interrupted"
+    for line in path.steps:  # what a person is asked before anything runs
+        if line.do is Do.ASK and line.step in _FIRST:
+            assert leg.kinds[_FIRST[line.step]], f"nobody was asked, although the plan said so: {line.summary}"
+    reused = {c.bare(s.step) for s in path.steps if s.do is Do.REUSE and not s.maybe}
+    assert not [step for step in reused if step not in bound and leg.ran[step]], "what was to be reused ran"
 
 
-def exactly(c: Case, seen: Seen, own: dict[str, int]) -> None:
-    """Just what was said ran. Of calls that may be equal to each other, and then are one, nobody can know before."""
+_FIRST = {DRIFT: "drift", "run.code": "code"}
+
+
+def _usd(c: Case, step: str) -> float:
+    return next(USD.get(s.kind, 0.0) for s in c.program.steps if s.base == step)
+
+
+def surely(c: Case, leg: Leg) -> None:
+    """What was sure to run did run. Not where a person says whether a step is another one, or of calls that may be one."""
+    sure: Counter[str] = Counter()
+    own = [line for line in leg.path.steps if line.step.startswith(c.called)]
+    for line in own:
+        sure[c.bare(line.step)] += line.count if line.do is Do.RUN and not line.maybe else 0
+    lines = Counter(c.bare(line.step) for line in own if not line.maybe)
+    if not any(line.step == "run.code" for line in leg.path.steps):
+        for step, n in sure.items():
+            if (n, lines[step]) == (1, 1):
+                assert leg.ran[step], f"{step} did not run"
+
+
+def exactly(c: Case, leg: Leg, *, still: bool) -> None:
+    """Just what was said ran, and was asked if nothing changed: else an answer may be on record that the source does not tell of.
+
+    Of calls that may be equal to each other, and then are one, nobody can know before.
+    """
     exact: Counter[str] = Counter()
-    for line in seen.path.steps:
+    for line in leg.path.steps:
         if line.step.startswith(c.called):
             exact[c.bare(line.step)] += line.count if line.do is not Do.REUSE else 0
-    lines = Counter(c.bare(line.step) for line in seen.path.steps)
+    lines = Counter(c.bare(line.step) for line in leg.path.steps)
     beside = "gather" in c.program.source("p")
+    kinds = {s.name: s.kind for s in c.program.steps}
     for step, n in exact.items():
-        kind = next(s.kind for s in c.program.steps if s.name == step)
+        kind = kinds[step]
         if (n, lines[step]) == (1, 1) or n == 0 or not (beside or kind in WRITES):
-            assert own.get(step, 0) == n, f"{step} ran {own.get(step, 0)} times, {n} said the plan"
+            assert leg.ran[step] == n, f"{step} ran {leg.ran[step]} times, {n} said the plan"
+    alike = any(kinds[step] == "final" and lines[step] + n > 2 for step, n in exact.items())
+    if still and leg.path.questions == leg.path.questions_at_most and not alike:
+        assert leg.asked == leg.path.questions, f"{leg.asked} questions"
 
 
 def effects_once(c: Case, seen: Seen, story: Story) -> None:
-    """Nothing was done twice, as the outside counts."""
-    if any(what == "rename" and not declared for what, _, declared in story.edits):  # nobody could know it is the same
-        return
+    """Nothing was done twice, as the outside counts; unless a person said that a step under another name is another step."""
     runs = started(c)
+    others = {s.base for s in c.program.steps if s.name != s.base} if _said(seen, "code", story) == "run" else set()
     for (thing, x), n in c.world.effects.items():  # each of the runs it starts has effects of its own
         most = max(1, runs[f"{c.called}_kid{thing[1:]}"]) if thing.startswith("k") else 1
-        assert n <= most, f"{thing}({x}) was done {n} times"
-    if story.choices["conflict"] == "same" and not story.edits and "approach" not in seen.chosen:
-        done = Counter(thing for thing, _ in c.world.effects if thing in c.program.once() - c.world.by_hand)
+        assert n <= most or thing in others, f"{thing}({x}) was done {n} times"
+    if story.choices["conflict"] == "same" and "approach" not in seen.chosen:
+        once = (seen.before.once() & c.program.once()) - c.world.by_hand - others
+        done = Counter(thing for thing, _ in c.world.effects if thing in once)
         assert all(n <= 1 for n in done.values()), f"done under two keys: {c.world.effects}"
 
 
-def is_exact(seen: Seen, story: Story) -> bool:
-    """Whether nothing was left open: no mutation, no branch, no loop."""
-    return not (story.mutations or story.edits or seen.chosen or seen.path.unknown or seen.status != "done") and all(
-        not line.maybe and line.at_most == line.count for line in seen.path.steps
-    )
+def _said(seen: Seen, kind: str, story: Story) -> str | None:
+    """What a person said to the questions of a kind; ``None``: there were none."""
+    return story.choices[kind] if any(asked == kind for asked, _ in seen.asked) else None
+
+
+def is_exact(seen: Seen) -> bool:
+    """Whether the last plan left nothing open but prices: no branch, no loop, nothing that may come out differently."""
+    path = seen.legs[-1].path
+    unseen = [told for told in path.unknown if "no cost= declared" not in told]
+    open_ = any(line.step == "run.code" or (line.do is Do.ASK and _in_doubt(line)) for line in path.steps)
+    if unseen or seen.legs[-1].stumbled or open_:
+        return False  # what a person says decides whether it runs
+    return seen.status == "done" and all(not line.maybe and line.at_most == line.count for line in path.steps)
+
+
+def _in_doubt(line: PlannedStep) -> bool:
+    """Whether a person is asked what became of a send."""
+    return (line.summary or "").startswith(("Did ", "I do not know"))
 
 
 class Met:
@@ -366,44 +477,48 @@ class Met:
             self.of["ended before"] += 1
             return
         self.of["planned"] += 1
-        self.of["no call unbounded"] += all(line.at_most is not None for line in seen.path.steps)
-        self.of["money bounded"] += seen.path.usd_at_most is not None
-        self.of["questions bounded"] += seen.path.questions_at_most is not None
-        self.of["exact"] += is_exact(seen, story)
-        self.of["something ran"] += bool(seen.ran)
-        self.of["something reused"] += any(line.do is Do.REUSE for line in seen.path.steps)
-        self.of["two paths"] += len(seen.plan.paths) > 1
-        self.of["maybe"] += any(line.maybe for line in seen.path.steps)
-        self.of["nothing unseen"] += not any(line.step == "unknown" for line in seen.path.steps)
+        path, ran = seen.legs[0].path, seen.legs[0].ran
+        self.of["no call unbounded"] += all(line.at_most is not None for line in path.steps)
+        self.of["money bounded"] += path.usd_at_most is not None
+        self.of["questions bounded"] += path.questions_at_most is not None
+        self.of["exact"] += is_exact(seen)
+        self.of["something ran"] += bool(ran)
+        self.of["something reused"] += any(line.do is Do.REUSE for line in path.steps)
+        self.of["two paths"] += len(seen.legs[0].plan.paths) > 1
+        self.of["maybe"] += any(line.maybe for line in path.steps)
+        self.of["nothing unseen"] += not any(line.step == "unknown" for line in path.steps)
         self.of[f"status {seen.status}"] += 1
         self.of["code changed"] += bool(story.edits)
         self.of["chosen"] += bool(seen.chosen)
         self.of["died"] += seen.died
         self.of["priced"] += story.earlier
-        self.of["started"] += any(line.step.startswith("run.start") for line in seen.path.steps)
-        self.of["limit"] += any(line.step == "limit" for line in seen.path.steps)
+        self.of["started"] += any(line.step.startswith("run.start") for line in path.steps)
+        self.of["limit"] += any(line.step == "limit" for line in path.steps)
 
 
-def prove(examples: int, *, chance: bool = False) -> Counter[str]:
-    """Every claim, for so many examples."""
+def prove(tales: Iterable[int]) -> Counter[str]:
+    """Every claim, for the tale of each seed."""
     met = Met()
+    for seed in tales:
+        try:
+            holds(*tale(Chance.seeded(seed)), met)
+        except BaseException as error:
+            error.add_note(f"the tale of seed {seed}")
+            raise
+    return met.of
 
-    @settings(
-        max_examples=examples, derandomize=not chance, database=None, deadline=None,
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, phases=PHASES,
-    )  # fmt: skip
-    @given(programs(), stories())
-    def holds(program: Program, story: Story) -> None:
-        note(_told(program))
-        with case(program, served=story.served) as c:
+
+def holds(program: Program, story: Story, met: Met) -> None:
+    """Every claim, for one tale."""
+    with case(program, served=story.served) as c:
+        try:
             seen = go(c, program, story)
             met.count(seen, story)
             if seen is not None:
-                note(f"ran {dict(seen.ran)}, {seen.usd} $, {seen.asked} questions")
                 judge(c, seen, story)
-
-    holds()
-    return met.of
+        except BaseException as error:
+            error.add_note("\n".join([_told(program), str(story), *c.told]))
+            raise
 
 
 def at_least(met: Counter[str], **shares: float) -> None:
@@ -417,17 +532,32 @@ def at_least(met: Counter[str], **shares: float) -> None:
 @pytest.mark.timeout(300)
 def test_a_resume_never_does_more_than_its_plan_said() -> None:
     """Nothing more runs, is asked or is paid; what was to be reused did not run; no effect twice; looking changes nothing."""
-    met = prove(80 if databases.kind() == "sqlite" else 25)
+    met = prove(range(FEW[databases.kind()]))
     print(dict(met))  # noqa: T201 - shown with -s: how much was proved
-    at_least(met, nothing_unseen=0.95)
-    if databases.kind() == "sqlite":  # the others are the first few of the same stories, and the smallest
+    at_least(met, nothing_unseen=0.9)
+    if databases.kind() == "sqlite":  # the others are the first few of the same stories
         at_least(met, no_call_unbounded=0.4, money_bounded=0.15, questions_bounded=0.4, something_ran=0.3, something_reused=0.3)
-        at_least(met, exact=0.03, code_changed=0.1, two_paths=0.08, maybe=0.1, chosen=0.1, started=0.1)
+        at_least(met, exact=0.33, died=0.2, code_changed=0.1, two_paths=0.08, maybe=0.1, chosen=0.1, started=0.1)
+
+
+FEW = {"sqlite": 70, "postgres": 25, "pooled": 25}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_resume_never_does_more_than_its_plan_said_in_thousands_of_stories() -> None:
-    """The same, with others every time."""
-    met = prove(3000 if databases.kind() == "sqlite" else 300, chance=True)
-    at_least(met, no_call_unbounded=0.4, exact=0.03, two_paths=0.03, chosen=0.1, started=0.1)
+    """The same, with others every time; and what fails is made as small as it gets."""
+    met = Met()
+
+    @settings(
+        max_examples=500 if databases.kind() == "sqlite" else 50, database=None, deadline=None,
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, phases=PHASES,
+    )  # fmt: skip
+    @given(st.composite(lambda draw: tale(Chance.drawn(draw)))())
+    def small(made: tuple[Program, Story]) -> None:
+        holds(*made, met)
+
+    many = 2500 if databases.kind() == "sqlite" else 250
+    begin = random.SystemRandom().randrange(1000, 10**9)
+    at_least(prove(range(begin, begin + many)), no_call_unbounded=0.4, exact=0.33, died=0.2, two_paths=0.03, chosen=0.1)
+    small()

@@ -283,6 +283,11 @@ class Price(TypedDict):
         (Price, {"amount": "1.10"}, {"amount": Decimal("1.10")}, {"amount": "much"}),
         (bytes, b"\x00a", b"\x00a", 7),
         (list[int], [1], [1], ["x"]),
+        (str, "eA==", "eA==", b"x"),
+        (str, "2026-03-14", "2026-03-14", date(2026, 3, 14)),
+        (list[str], ["a"], ["a"], ["a", b"x"]),
+        (Contact, {"name": "a", "since": date(2026, 1, 2)}, Contact("a", date(2026, 1, 2)), {"name": b"x", "since": "2026-1-2"}),
+        (int, 1, 1, True),
     ],
 )  # fmt: skip
 async def test_a_given_value_is_of_the_steps_type(kind: Any, good: Any, value: Any, wrong: Any):
@@ -803,9 +808,9 @@ async def test_a_plain_resume_commits_no_more_than_it_did():
         writes: list[bool] = []
         inner = store.write
 
-        async def counting(unit: Any, *, durable: bool, client: Any) -> Any:
+        async def counting(unit: Any, *, durable: bool, **how: Any) -> Any:
             writes.append(durable)
-            return await inner(unit, durable=durable, client=client)
+            return await inner(unit, durable=durable, **how)
 
         store.write = counting
         assert (await layer.resume("r1")).status == "waiting"

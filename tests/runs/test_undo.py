@@ -614,7 +614,7 @@ async def test_a_run_that_kept_dying_and_is_stopped_offers(shop: Shop, tmp_path:
             tx.one(
                 tx.sql.take_run,
                 {"run_no": row["no"], "owner": "w_gone", "now": row["updated_us"], "progress": 1 << 40, "barren": 2,
-                 "source_digest": None, "fence": row["fence"], "seen_owner": ""},
+                 "source_digest": None, "fence": row["fence"], "seen_owner": "", "remaining": None},
             )  # fmt: skip
 
         await layer.store.write(dying, durable=True, client=None)

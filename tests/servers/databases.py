@@ -13,7 +13,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -87,6 +87,15 @@ def rows(folder: Path, sql: str, *params: Any) -> list[dict[str, Any]]:
     with _look(folder) as connection:
         found = connection.cursor(row_factory=dict_row).execute(_translated(sql), params or None).fetchall()
     return [{name: int(value) if isinstance(value, Decimal) else value for name, value in row.items()} for row in found]
+
+
+def tables(folder: Path, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """All that is in some tables of a folder's store."""
+    if kind() != "sqlite":
+        return {name: rows(folder, f"SELECT * FROM {name}") for name in names}
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        connection.row_factory = sqlite3.Row
+        return {name: [dict(row) for row in connection.execute(f"SELECT * FROM {name}").fetchall()] for name in names}
 
 
 def execute(folder: Path, sql: str, *params: Any) -> None:

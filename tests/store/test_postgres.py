@@ -157,7 +157,7 @@ def test_record_is_there_once(postgres_url: str, open_store: Open, side: Any) ->
 
 @pytest.mark.parametrize("side", ["before", "after"])
 async def test_a_send_is_claimed_and_settled_once(postgres_url: str, side: Any) -> None:
-    """The line breaks around a claim's commit and around the receipt's: one send, one claim, one receipt, and nobody is asked."""
+    """The line breaks around a receipt's statement and around a claim's: one send, one claim, one receipt; nobody is asked."""
     import psycopg
 
     sent: list[int] = []
@@ -165,14 +165,15 @@ async def test_a_send_is_claimed_and_settled_once(postgres_url: str, side: Any) 
     @step(effect="write", key="n")
     async def send(n: int) -> int:
         sent.append(n)
-        if n == 2:  # the claim's commit was left alone: now the receipt's
-            line.cut(side)
+        if n == 1:  # the claim was left alone: now its receipt
+            line.cut(side, needle=b"INSERT")
         return n
 
     @workflow
     async def sends(run: Run) -> int:
-        line.cut(side)
-        return await send(1) + await send(2)
+        first = await send(1)
+        line.cut(side, needle=b"INSERT")  # the second claim
+        return first + await send(2)
 
     with Proxy(port_of(postgres_url)) as line:
         async with Layer(via(postgres_url, line.port)) as layer:

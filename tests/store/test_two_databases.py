@@ -207,8 +207,9 @@ def _run(tx: Any) -> None:
     assert made["no"] == 1
     taken = tx.one(
         tx.sql.take_run,
-        {"run_no": 1, "fence": 0, "seen_owner": "", "owner": "w", "progress": 0, "barren": 0, "source_digest": None, "now": 1},
-    )
+        {"run_no": 1, "fence": 0, "seen_owner": "", "owner": "w", "progress": 0, "barren": 0, "source_digest": None, "now": 1,
+         "remaining": None},
+    )  # fmt: skip
     assert taken["fence"] == 1
 
 

@@ -537,7 +537,33 @@ def test_an_unknown_exception_is_named_by_the_users_own_code() -> None:
         with pytest.raises(json.JSONDecodeError) as caught:
             parse(text)
         signatures.add(look(caught.value, step="pull").signature)
-    assert signatures == {"JSONDecodeError test_classify.py:parse"}
+    assert signatures == {"JSONDecodeError test_classify.py:parse+1"}
+
+
+def test_two_causes_in_one_function_are_two_and_one_cause_is_one() -> None:
+    """The line within the function tells causes apart; what a message names (an item, a client's path, a number) does not."""
+
+    def check(item: str, path: str) -> None:
+        if not item:
+            raise ValueError(f"no price for {item}")
+        raise FileNotFoundError(2, "not there", path)
+
+    signatures = []
+    for item, path in (("", "a"), ("pear", "/data/acme/1.csv"), ("apple", "/data/bolt/2.csv")):
+        with pytest.raises((ValueError, OSError)) as caught:
+            check(item, path)
+        signatures.append(look(caught.value, step="pull").signature)
+    assert signatures == [
+        "ValueError test_classify.py:check+2", "FileNotFoundError test_classify.py:check+3",
+        "FileNotFoundError test_classify.py:check+3",
+    ]  # fmt: skip
+
+
+def test_names_paths_and_addresses_do_not_make_a_new_cause() -> None:
+    """Without a place the message names the cause: what is quoted in it, paths, addresses and ids are folded."""
+    one = look(ValueError("no file '/data/acme/1.csv' for ann@acme.example (id 7f3a9c2e-11)")).signature
+    two = look(ValueError("no file '/data/bolt/22.csv' for ben@bolt.example (id 0b3a9c2e-42)")).signature
+    assert one == two == "ValueError no file # for # (id #)"
 
 
 @given(st.integers(0), st.integers(0))

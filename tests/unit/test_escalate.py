@@ -582,3 +582,11 @@ def test_an_undo_in_doubt_asks_about_the_undo() -> None:
     assert draft.text.startswith("I do not know whether “book room” (ann) was taken back for")
     assert [o.label for o in draft.options] == ["it was taken back", "it still stands: take it back", "stop this run"]
     assert draft.context["facts"] == {"guest": "ann", "receipt": "B-1"}
+
+
+def test_verbs_are_written_as_they_are() -> None:
+    """Doubled letters, and names that end in a small word."""
+    assert [e.say.did(name, None) for name in ("sum_risks", "scan_files", "transfer_funds")] == [
+        "summed risks", "scanned files", "transferred funds",
+    ]  # fmt: skip
+    assert e.say.counted("clean_up", 2, None) == "cleaned up twice"

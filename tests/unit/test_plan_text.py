@@ -256,7 +256,7 @@ def test_a_first_run_says_what_is_bounded_and_what_else_there_is() -> None:
     made = plan(RUN, {"continue": Observed(met=(reuse("a", "x"),), coming=coming)}, {})
     assert text(made).split("\n")[4:] == [
         "  · run    draft, embed                                    ~$0.20+?  ~30 s+?",
-        "  · run    perhaps post ?×, file ?×                              $?  time ?",
+        "  · run    perhaps post, file: ?×                                $?  time ?",
         "",
         "  continue  no question    ~$0.20+?  ~30 s+?  at most $0.40 + 3 uncapped steps",
         "  at most    counts every try; new failures and steps over their price add to it",
@@ -292,6 +292,55 @@ def test_what_may_run_again_for_one_reason_is_one_line() -> None:
         "           another result",
         "",
     ]
+
+
+def test_a_write_that_is_done_is_asked_about_and_not_made_anew() -> None:
+    """Reads on record may be made anew; of a write that has a receipt a person is asked, and the plan says that."""
+    why = "a person wants it anew"
+    kept = (reuse("sum", "x", maybe=True), reuse("post", "R-1", maybe=True, effect="write"))
+    met = (Met(name="read", do=Do.RUN, why=why, cost_usd=0.1), *kept)
+    coming = (Coming(name="post", where="f.py:3", effect="write", cost_usd=0.1),)
+    told = text(plan(RUN, {"continue": Observed(met=met, coming=coming, stale=("post",), receipts=("post",))}, {}))
+    assert "perhaps anew: sum, if what runs before gives another result" in told
+    assert "perhaps asked about, as it is done: post, if what runs" in told
+    assert "  ↻ run    post       perhaps: asked about first, as it is" in told
+    alone = Observed(met=(Met(name="read", do=Do.RUN, why=why, cost_usd=0.1), kept[1]))
+    assert "anew: " not in text(plan(RUN, {"continue": alone}, {}))
+
+
+def test_a_limit_that_is_asked_about_is_told_in_its_own_words() -> None:
+    """The question is a sentence: nothing is put behind its full stop."""
+    asked = Met(name="limit", do=Do.ASK, why="asked, and not answered yet", question="Acme's renewal has used $1.10 of $1.15.")
+    told = text(plan(RUN, {"continue": Observed(met=(asked,))}, {}))
+    assert "  ? ask    limit      Acme's renewal has used $1.10 of $1.15.\n" in told
+
+
+def test_steps_that_run_as_often_as_each_other_are_told_once() -> None:
+    """In one loop: how often stands behind the names, and not behind each."""
+    coming = [Coming(name=f"stage_{n}", where="f.py:4", many=True, cost_usd=0.1) for n in range(3)]
+    told = " ".join(text(plan(RUN, {"continue": Observed(coming=tuple(coming))}, {})).split())
+    assert "perhaps stage_0, stage_1, stage_2: ?×," in told
+    assert told.count("?×") == 1
+
+
+def test_a_run_that_is_started_is_told_by_its_workflow() -> None:
+    """Not by what the code calls it; also where nobody knows what it costs."""
+    coming = (Coming(name="run.start", where="f.py:4", text="report"), Coming(name="post", where="f.py:5", cost_usd=0.1))
+    met = (Met(name="run.start/letter", do=Do.RUN, why="it is waiting", summary="the run of letter that it starts"),)
+    told = text(plan(RUN, {"continue": Observed(met=met, coming=coming)}, {}))
+    assert "  ↻ run    run of letter  it is waiting" in told
+    assert "  · run    run of report, post" in told
+    assert "what the run of letter and the run of report cost" in " ".join(told.split())
+    assert "run.start" not in told
+
+
+def test_in_a_loop_the_step_it_stands_at_is_counted_from_what_is_done() -> None:
+    """Although each step of the loop may come once more."""
+    met = [reuse(f"s{n}", "x") for n in range(3)]
+    asked = Met(name="s3", do=Do.ASK, why="asked, and not answered yet", question="I could not s3.")
+    coming = [Coming(name=f"s{n}", where="f.py:4", many=True, cost_usd=0.1) for n in range(5)]
+    made = plan(RUN, {"continue": Observed(met=(*met, asked), coming=tuple(coming))}, {})
+    assert made.headline.endswith("at step 4 of about 5")
 
 
 def test_limits_of_which_the_same_is_known_are_one_line() -> None:
@@ -342,7 +391,7 @@ def test_text_never_claims_less_than_the_document(observed: Observed, known: dic
     folded = "…" in whole
     for step in path["steps"]:
         shown = {"run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait"}
-        shown |= {"run.start": "another run", "run.body": "workflow"}
+        shown |= {"run.start": "run that is started", "run.body": "workflow"}
         name = shown.get(step["step"], step["step"])
         assert folded or name in whole
         if step["maybe"] and step["step"] != "unknown":

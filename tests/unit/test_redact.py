@@ -44,6 +44,8 @@ CREDENTIALS = {
     "sbp_" + HEX[:40]: "a Supabase token",
     "pat" + A[:14] + "." + HEX: "an Airtable token",
     "hf_" + A + "ab": "a Hugging Face token",
+    "s7_" + HEX[:12] + (A + A)[:43]: "a stepseven token",
+    "s7s_" + HEX[:12] + (A + A)[:43]: "a stepseven token",
     JWT: "a signed token (JWT)",
     PEM: "a private key",
 }

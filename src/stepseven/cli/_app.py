@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from stepseven import __version__
-from stepseven.cli import client, demo, doctor, inbox, init, keep, later, plan, run, show, worker
+from stepseven.cli import client, demo, doctor, inbox, init, keep, later, person, plan, run, serve, show, token, worker
 from stepseven.cli import store as store_commands
 from stepseven.cli._common import (
     DebugOption,
@@ -65,6 +65,7 @@ def _panels() -> dict[str, dict[str, Callable[..., Any]]]:
         },
         "Look": {"plan": plan.plan, "show": show.show, "why": show.why, "runs": show.runs, "export": show.export},
         "Decide": {"inbox": inbox.inbox, "answer": inbox.answer},
+        "Serve": {"serve": serve.serve},
         "The store": {"doctor": doctor.doctor, "prune": keep.prune, "migrate": store_commands.migrate},
     }
 
@@ -85,6 +86,8 @@ def build() -> typer.Typer:
         for name, fn in commands.items():
             app.command(name, rich_help_panel=panel)(shared(fn))
     app.add_typer(client.build(), name="client", rich_help_panel="Know")
+    app.add_typer(person.build(), name="person", rich_help_panel="Decide")
+    app.add_typer(token.build(), name="token", rich_help_panel="Serve")
     for name, what in later.COMMANDS.items():
         app.command(name, rich_help_panel="Later", help=f"{what} Comes with a later release.", context_settings=later.ANYTHING)(
             later.command(name)

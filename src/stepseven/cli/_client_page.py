@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from stepseven.cli._common import clean, command, now_us, width, wrapped
 from stepseven.cli._words import FOR_EVER, age, clock, count, short_json
 from stepseven.decide import _phrases as say
 from stepseven.model import Fact
+from stepseven.server.documents import fact_document
 from stepseven.store.base import Row
 from stepseven.transitions.clients import pause_words
 
@@ -40,7 +40,7 @@ def _unpaused(row: Row) -> dict[str, Any] | None:
 
 def document(fact: Fact) -> dict[str, Any]:
     """A fact as JSON. ``expired``: it no longer holds, and counts as not known."""
-    return {**asdict(fact), "expired": expired(fact), "conflicts": [document(other) for other in fact.conflicts]}
+    return fact_document(fact, now_us())
 
 
 def expired(fact: Fact) -> bool:

@@ -11,6 +11,7 @@ import inspect
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -22,14 +23,17 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from stepseven.errors import SecretFound, StepsevenError, StoreUnavailable
 from stepseven.layer import Layer
+from stepseven.runtime.checks import MAX_BY
 from stepseven.runtime.edge import Edge
 from stepseven.store._url import hide_password
 
 DEFAULT_URL = "sqlite:///stepseven.db"
 NARROWEST, WIDEST = 40, 100  #: columns that pages are laid out in
+_ODD = re.compile(r"[^\n -~]")  # characters of which some do not print
 _LEAST_COLUMNS = 24  # below, COLUMNS is no terminal's width
 _USUAL_COLUMNS = 80
 
@@ -120,11 +124,26 @@ def now_us() -> int:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-class _Pipe(Console):
-    """A console that leaves it to the program what a reader who hung up means."""
+class _Clean(Console):
+    """A console that nothing stored can steer: names, goals and answers come from models and strangers.
+
+    What a reader who hung up means it leaves to the program.
+    """
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As of a console, with what could steer a terminal shown as ``\ufffd``."""
+        super().print(*map(_cleaned, objects), **how)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def _cleaned(printed: Any) -> Any:
+    if isinstance(printed, str):
+        return clean(printed)
+    if isinstance(printed, Text):
+        printed.plain = clean(printed.plain)  # as long as it was: styles stay where they are
+    return printed
 
 
 def forgiving() -> None:
@@ -146,12 +165,12 @@ def forgiving() -> None:
 
 def out() -> Console:
     """stdout: text as it is, lines as they come, styles where there is a terminal that wants them (NO_COLOR is heard)."""
-    return _Pipe(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _Clean(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def err() -> Console:
     """stderr: wrapped in a terminal; elsewhere a sentence is a line, for whoever searches a log."""
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = _Clean(stderr=True, highlight=False, markup=False, emoji=False)
     console.soft_wrap = not console.is_terminal
     return console
 
@@ -185,8 +204,9 @@ def command(*parts: str) -> str:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout, for programs."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+    """One JSON document on stdout, for programs; what does not print is escaped, as JSON can."""
+    text = json.dumps(document, ensure_ascii=False, indent=2, default=str)
+    sys.stdout.write(_ODD.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text) + "\n")
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -301,6 +321,20 @@ def json_or_text(text: str, *, once: str | None = None) -> Any:
 def credential(error: SecretFound) -> Refused:
     """What a person is told who typed in a credential: they have no code in which to name it instead."""
     return Refused(f"{error.path} looks like {error.what}: it is not kept here, and nothing was changed")
+
+
+def person(by: str | None) -> str:
+    """Who does it: as told with ``--by``, else who sits here.
+
+    Raises:
+        Usage: what was told is no name.
+    """
+    if by is None:
+        return login()
+    if not by.strip() or len(by) > MAX_BY:
+        told = f"it has {len(by):,} characters" if by.strip() else "it is empty"
+        raise Usage(f"--by is the name of who does it, of 1 to {MAX_BY} characters, and {told}: nothing was changed")
+    return by
 
 
 def login() -> str:

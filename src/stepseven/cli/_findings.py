@@ -7,14 +7,15 @@ from pathlib import Path
 
 from stepseven.cli import keep
 from stepseven.cli._common import NoStore, Setting, now_us
-from stepseven.decide import sources
+from stepseven.decide import circuit, sources
 from stepseven.decide.retention import DAY_US, DEFAULT_DAYS
 from stepseven.layer import Layer
 from stepseven.model import Pruned
+from stepseven.people.sending import AppriseSender
 from stepseven.runtime.retention import keep_us
 from stepseven.store._url import hide_password
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import orphans
+from stepseven.transitions import circuits, orphans, told
 from stepseven.transitions.orphans import Ready, Workers
 
 MOST = 1000  # runs whose pruning is looked at
@@ -46,6 +47,16 @@ class WorkerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceDown:
+    """Something outside that is believed to be down: since when, how often it is looked at, and how many runs wait for it."""
+
+    name: str
+    since_us: int
+    every_us: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What the doctor saw. Sizes in bytes; ``None``: there is no such thing here.
 
@@ -54,7 +65,10 @@ class Findings:
         pooled: whether a pooler was seen in front of the database.
         ready, lag_us: runs that a worker could execute now, and for how long the oldest of them has been waiting.
         orphans: those of them that no live worker takes.
-        undelivered: messages to people that did not go out.
+        down: what does not answer, and who waits for it.
+        undelivered: messages to people that did not go out. nowhere: open questions that nobody was told of.
+        delivery: both in words.
+        approved_not_done: what a person let through and no run has done. objected: questions of which something came too late.
     """
 
     url: str
@@ -77,7 +91,12 @@ class Findings:
     open_questions: int
     unsettled_effects: int
     undelivered: int
+    nowhere: int
+    delivery: str
+    approved_not_done: int
+    objected: int
     orphans: list[Orphan]
+    down: list[ResourceDown]
     artifact_bytes: int
     oldest_run_us: int | None
     retention: str
@@ -88,14 +107,14 @@ async def look(setting: Setting, layer: Layer) -> Findings:
     """Look at everything, in one snapshot (but for files and sizes)."""
     now = now_us()
 
-    def unit(tx: Tx) -> tuple[list[Row], Workers, list[Ready]]:
-        rows = [tx.one(tx.sql.store, {}), tx.one(tx.sql.sizes, {}), tx.one(tx.sql.server, {})]
+    def unit(tx: Tx) -> tuple[list[Row], Workers, list[Ready], list[ResourceDown]]:
+        rows = [tx.one(getattr(tx.sql, name), {}) for name in ("store", "sizes", "server", "untold", "promised")]
         if (found := [row for row in rows if row is not None]) != rows:
             raise NoStore(setting.url)
         workers = orphans.workers(tx, now, layer.services.worker.reported_dead(tx))
-        return found, workers, orphans.ready(tx, now, workers)
+        return found, workers, orphans.ready(tx, now, workers), _down(tx)
 
-    (head, sizes, server), workers, ready = await layer.store.read(unit)
+    (head, sizes, server, untold, promised), workers, ready, down = await layer.store.read(unit)
     kept_us, path = keep_us(), setting.path
     age_us = DEFAULT_DAYS * DAY_US if kept_us is None else kept_us
     pooled: bool | None = getattr(layer.store, "pooled", None)
@@ -106,11 +125,23 @@ async def look(setting: Setting, layer: Layer) -> Findings:
         schema=head["schema_no"], epoch=head["epoch"], restored_us=head["restored_us"], clients=sizes["clients"],
         runs=sizes["runs"], live_runs=sizes["live"], steps=sizes["steps"], workers=_workers(workers), ready=len(ready),
         lag_us=max((now - one.since_us for one in ready), default=None), open_questions=sizes["open_questions"],
-        unsettled_effects=sizes["unsettled"], undelivered=sizes["undelivered"], orphans=orphaned(ready),
+        unsettled_effects=sizes["unsettled"], undelivered=sizes["undelivered"], nowhere=untold["nowhere"],
+        delivery=_delivery(untold), approved_not_done=promised["approved_not_done"], objected=promised["objected"],
+        orphans=orphaned(ready), down=down,
         artifact_bytes=_folder_bytes(layer.services.artifacts.folder), oldest_run_us=sizes["oldest_run_us"],
         retention="off" if kept_us is None else f"{kept_us / DAY_US:g} days",
         would_free=keep.look(layer, now - age_us, MOST),
     )  # fmt: skip
+
+
+def _down(tx: Tx) -> list[ResourceDown]:
+    return [
+        ResourceDown(
+            name=stands.name, since_us=stands.opened_us or 0, every_us=circuit.every_us(stands.looks),
+            waiting=circuits.waiting(tx, stands.name),
+        )
+        for stands in circuits.down(tx).values()
+    ]  # fmt: skip
 
 
 async def all_orphans(layer: Layer) -> list[Orphan]:
@@ -143,6 +174,11 @@ def _workers(found: Workers) -> list[WorkerSeen]:
         )
         for id_, row in found.rows.items()
     ]  # fmt: skip
+
+
+def _delivery(untold: Row) -> str:
+    missing = AppriseSender().missing() if untold["persons"] else None
+    return told.summary(untold) + (f"; {missing}" if missing else "")
 
 
 def _folder_bytes(folder: Path | None) -> int:

@@ -14,7 +14,8 @@ from rich.text import Text
 from stepseven.cli import _recoveries
 from stepseven.cli._common import clean, command
 from stepseven.cli._read import RunView
-from stepseven.cli._words import age, clock, headline, mark, short_json, standing
+from stepseven.cli._told import words as too_late
+from stepseven.cli._words import age, clock, headline, mark, raised_usd, short_json, standing
 from stepseven.decide import _phrases as say
 from stepseven.decide.plan import UNKNOWN
 from stepseven.model import INTERNAL, EffectState
@@ -277,6 +278,7 @@ def _questions(found: RunView, columns: int, also: tuple[str, ...]) -> Iterator[
 
 def _foot(found: RunView, columns: int, most: int) -> Iterator[Text]:
     rows = [("spent", _spent(found)), *_facts(found), *_decisions(found, most)]
+    rows += [("too late" if i == 0 else "", too_late(said)) for i, said in enumerate(found.objections)]
     rows += _recoveries.lines(found.recoveries, most)
     if found.unsettled:
         rows.append(("effects", f"{found.unsettled} without a known outcome: a resume looks whether they happened"))
@@ -304,12 +306,11 @@ def _spent(found: RunView) -> str:
 
 def _limit(found: RunView) -> float | None:
     """The ceiling in dollars, where the store knows it: raised by a person, or written beside a question."""
-    raised = json.loads(found.row["limits"]) if found.row["limits"] else {}
-    if isinstance(raised, dict) and say.number(raised.get("usd")) is not None:
-        return say.number(raised["usd"])
     runs: list[Any] = [q.context.get("run") for q in found.questions]
     known = [say.number(r.get("limit_usd")) for r in runs if isinstance(r, dict)]
-    return next((k for k in reversed(known) if k is not None), None)
+    last = next((k for k in reversed(known) if k is not None), None)
+    raised = raised_usd(found.questions)
+    return raised if last is None else last if raised is None else max(last, raised)
 
 
 def _facts(found: RunView) -> list[tuple[str, str]]:

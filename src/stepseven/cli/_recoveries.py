@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from stepseven.cli._words import age, count, short_json
 from stepseven.decide import _phrases as say
-from stepseven.store.base import Row
-from stepseven.transitions.recoveries import AS_WRITTEN, DRIFT_DUE, chosen_of
+from stepseven.transitions.recoveries import AS_WRITTEN, DRIFT_DUE
 
-_CAME = ("ran", "reused", "asked", "usd", "seconds", "saved", "notes", DRIFT_DUE)  # what is kept of one that has ended
 _STEPS = 3  # named in a line; more are a number
 _VALUE = 40  # characters of a value that was given
-
-
-def document(row: Row) -> dict[str, Any]:
-    """One as JSON. Times are microseconds since the epoch, money is USD; what came of it is there once it has ended."""
-    result = json.loads(row["result"] or "{}")
-    return {
-        "id": row["id"], "by": row["by"], "chosen": chosen_of(row).told(), "created_us": row["created_us"],
-        "ended_us": row["ended_us"], **{name: result[name] for name in _CAME if name in result},
-    }  # fmt: skip
 
 
 def lines(recoveries: Sequence[Mapping[str, Any]], most: int) -> Iterator[tuple[str, str]]:
@@ -61,15 +49,24 @@ def _came(one: Mapping[str, Any]) -> str:
         return "under way, or broken off"
     if "ran" not in one:
         return "it ended with its run"
-    parts = [f"ran {_steps(one['ran'])}" if one["ran"] else "nothing ran", f"{count(one['reused'], 'record')} reused"]
+    parts = [f"ran {_steps(one['ran'])}" if one["ran"] else "nothing ran"]
+    if one["ran"] or one["reused"]:
+        parts.append(f"{count(one['reused'], 'record')} reused")
     if one["asked"]:
         parts.append(f"{count(one['asked'], 'question')} asked")
     took = say.duration(one["seconds"]) if round(one["seconds"]) else ""
     parts.append(", ".join(part for part in (say.money(one["usd"]), took) if part))
     if one["saved"]:
-        parts.append(f"spared {_steps(one['saved'])}, whose input came out the same")
+        parts.append(f"spared {_steps(one['saved'], besides=one['ran'])}, whose input came out the same")
     return "; ".join(parts)
 
 
-def _steps(counts: Mapping[str, int]) -> str:
-    return say.listing([name if n == 1 else f"{name} {n}×" for name, n in counts.items()], most=_STEPS)
+def _steps(counts: Mapping[str, int], *, besides: Collection[str] = ()) -> str:
+    """Names with how often. *besides*: of these other calls ran, which is said."""
+    return say.listing([_often(name, n, other=name in besides) for name, n in counts.items()], most=_STEPS)
+
+
+def _often(name: str, n: int, *, other: bool) -> str:
+    if other:
+        return f"{n} other {'call' if n == 1 else 'calls'} of {name}"
+    return name if n == 1 else f"{name} {n}×"

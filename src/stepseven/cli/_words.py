@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -114,14 +115,23 @@ def _meanwhile(question: Question, found: RunView) -> Meanwhile | None:
     """What became of its run since; of a question that is closed the figures stay those of its time."""
     if question.status is not QuestionStatus.OPEN:
         return None
-    raised = json.loads(found.row["limits"]) if found.row["limits"] else {}
     done = sum(
         row["state"] == "done" and (row["ended_us"] or 0) > question.created_us and not row["name"].startswith(INTERNAL)
         for row in found.steps
     )
-    return Meanwhile(
-        spent_usd=found.usd, limit_usd=say.number(raised.get("usd")) if isinstance(raised, dict) else None, done=done
-    )  # fmt: skip
+    return Meanwhile(spent_usd=found.usd, limit_usd=raised_usd(found.questions), done=done)
+
+
+def raised_usd(questions: Iterable[Question]) -> float | None:
+    """What people raised a run's limit in dollars to; ``None``: nobody did."""
+    answers = [q.answer for q in questions if q.kind is QuestionKind.LIMIT and _limit_of(q).get("what") == "usd"]
+    given = [say.number(a.get("usd")) for a in answers if isinstance(a, dict) and a.get("choice") == "raise"]
+    return max((usd for usd in given if usd is not None), default=None)
+
+
+def _limit_of(question: Question) -> Mapping[str, Any]:
+    told = question.context.get("limit") if isinstance(question.context, dict) else None
+    return told if isinstance(told, dict) else {}
 
 
 def _example(question: Question) -> str:
@@ -135,8 +145,7 @@ def _example(question: Question) -> str:
 
 def _need(question: Question, choice: str) -> tuple[str, str]:
     """What a choice needs besides its name; a limit in the unit that was reached."""
-    limit = question.context.get("limit") if isinstance(question.context, dict) else None
-    if choice == "raise" and isinstance(limit, dict):
+    if choice == "raise" and (limit := _limit_of(question)):
         what = str(limit.get("what"))
         return (f"--{what}" if what in ("tokens", "steps", "seconds") else "--usd", "N")
     return NEEDS[choice]

@@ -20,8 +20,8 @@ from stepseven.cli._common import (
     command,
     credential,
     json_or_text,
-    login,
     out,
+    person,
     print_json,
     shared,
     wrapped,
@@ -159,7 +159,7 @@ def set_(
     twice = next((key for i, (key, _) in enumerate(pairs) if key in [k for k, _ in pairs[:i]]), None)
     if twice is not None:
         raise Usage(f"the fact {twice} is given twice: give each once")
-    who = by or (None if source else login())
+    who = None if by is None and source else person(by)
     layer = setting.layer(create=True)
     try:
         layer.client(client)  # an id that is none is refused before anything
@@ -255,12 +255,14 @@ def pause(
     by: By = None,
 ) -> None:
     """Let nothing new begin for a client. What is executed is given back; questions still take their answers."""
-    _stand(setting, client, lambda layer: layer.client(client).pause(reason=reason, by=by or login()))
+    who = person(by)
+    _stand(setting, client, lambda layer: layer.client(client).pause(reason=reason, by=who))
 
 
 def unpause(setting: Setting, client: Id, by: By = None) -> None:
     """Let things begin again for a client. Its runs go on with `resume`."""
-    _stand(setting, client, lambda layer: layer.client(client).unpause(by=by or login()))
+    who = person(by)
+    _stand(setting, client, lambda layer: layer.client(client).unpause(by=who))
 
 
 def _stand(setting: Setting, client: str, change: Callable[[Layer], None]) -> None:

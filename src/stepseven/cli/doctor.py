@@ -9,7 +9,7 @@ import typer
 
 from stepseven.cli import _findings
 from stepseven.cli._common import Setting, command, now_us, out, print_json, row, wrapped
-from stepseven.cli._findings import MOST, Findings, WorkerSeen
+from stepseven.cli._findings import MOST, Findings, ResourceDown, WorkerSeen
 from stepseven.cli._words import age, count, size
 from stepseven.decide import _phrases as say
 from stepseven.errors import SchemaMismatch, StoreUnavailable
@@ -88,10 +88,22 @@ def _work(found: Findings) -> list[tuple[str, str]]:
         *shown,
         ("ready", f"{count(found.ready, 'run')}{lag}" if found.ready else "no run waits for a worker"),
         ("questions", f"{found.open_questions:,} open: `stepseven inbox`" if found.open_questions else "none open"),
+        *(("down", _down(each)) for each in found.down[:_SHOWN]),
         ("effects", _effects(found.unsettled_effects)),
-        ("delivery", f"{count(found.undelivered, 'message')} did not go out" if found.undelivered else "nothing is undelivered"),
+        ("delivery", found.delivery),
+        *_promised(found),
         ("orphaned", _how_many(found)),
     ]
+
+
+def _promised(found: Findings) -> list[tuple[str, str]]:
+    """What a person said and nothing came of, so far."""
+    rows = []
+    if found.approved_not_done:
+        rows.append(("approved", f"{count(found.approved_not_done, 'approval')} given and not done yet"))
+    if found.objected:
+        rows.append(("too late", f"of {count(found.objected, 'question')} something was said after the end"))
+    return rows
 
 
 def _worker(worker: WorkerSeen) -> str:
@@ -110,6 +122,13 @@ def _prunes(found: Findings) -> str:
         return f"{does}; nothing to free now"
     least = "at least " if free.runs >= MOST else ""
     return f"{does}; `stepseven prune` frees {least}{size(free.bytes)} of {count(free.runs, 'run')} now"
+
+
+def _down(seen: ResourceDown) -> str:
+    every = say.duration(seen.every_us / 1e6)
+    waits = "1 run waits" if seen.waiting == 1 else f"{seen.waiting:,} runs wait"
+    silent = say.duration((now_us() - seen.since_us) / 1e6)
+    return f"{seen.name} has not answered for {silent}: {waits} for it, I look every {every}"
 
 
 def _effects(unsettled: int) -> str:

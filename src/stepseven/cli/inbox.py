@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stepseven.cli import _code
+from stepseven.cli import _code, _incidents, _told
 from stepseven.cli._common import (
     Refused,
     Setting,
@@ -21,9 +21,9 @@ from stepseven.cli._common import (
     command,
     credential,
     json_or_text,
-    login,
     now_us,
     out,
+    person,
     print_json,
     width,
     wrapped,
@@ -53,26 +53,39 @@ async def inbox(
 ) -> None:
     """What needs you: the open questions, oldest first. A single one is shown whole."""
     async with setting.layer() as layer:
+        if question is not None and question.startswith(_incidents.PREFIX):
+            await _incidents.show_one(setting, layer, question)
+            return
         if question is not None:
             found = await _question(layer, question)
             await _show_one(setting, layer, question_of(found, found["run_id"]))
             return
         page = await layer.questions(status=None if all_ else "open", client=client, limit=MOST)
+        cards = [] if all_ else await _incidents.cards(layer, client)
         if setting.as_json:
-            print_json({"items": [question_document(q) for q in page], "next": page.next})
+            told = {"items": [question_document(q) for q in page], "next": page.next}
+            print_json(told | {"incidents": [_incidents.document(card.incident) for card in cards]})
         elif not page:
             out().print(await _nothing(layer, client))
         elif len(page) == 1 and not all_:
             await _show_one(setting, layer, page[0])
         else:
-            _list(setting, list(page), more=page.next is not None)
+            _incidents.show_cards(cards, setting.also)
+            told_of = {id_ for card in cards for id_ in card.questions}
+            rest = [q for q in page if q.id not in told_of]
+            if rest:
+                _list(setting, rest, more=page.next is not None)
+            if (undelivered := await _told.nowhere(layer)) is not None:
+                out().print(wrapped(f"{undelivered[0].upper()}{undelivered[1:]}"))
 
 
 async def _show_one(setting: Setting, layer: Layer, question: Question) -> None:
+    too_late = await _told.objections(layer, question)
     if setting.as_json:
-        print_json(question_document(question))
+        print_json({**question_document(question), "objections": too_late})
         return
     ask_block(out(), question, also=setting.also, found=await view(layer, question.run_id))
+    _told.show(too_late)
 
 
 def _list(setting: Setting, questions: list[Question], *, more: bool) -> None:
@@ -128,6 +141,13 @@ Edit = Annotated[bool, typer.Option("--edit", help="For approve: change the valu
 Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Kept with the answer.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers. Default: you.")]
 
+Only = Annotated[
+    list[str] | None, typer.Option("--question", metavar="QUESTION", help="Of an incident: this one only. May be given again.")
+]
+OnlyClient = Annotated[
+    list[str] | None, typer.Option("--client", metavar="CLIENT", help="Of an incident: for this client. May be given again.")
+]
+
 #: choice: what may come with it, of which one is needed
 _TAKES = {
     "wait": ("until", "fact"), "value": ("value",), "by_hand": ("receipt",), "happened": ("receipt",),
@@ -137,7 +157,7 @@ _TAKES = {
 
 async def answer(  # noqa: PLR0917 - typer names them all
     setting: Setting,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question's id.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question's id, or an incident's (i_…).")],
     choice: Annotated[str, typer.Argument(metavar="CHOICE", help="A choice or its number; or the answer, if it is free.")],
     until: Until = None,
     fact: Fact = None,
@@ -152,19 +172,28 @@ async def answer(  # noqa: PLR0917 - typer names them all
     to: To = None,
     note: Note = None,
     by: By = None,
+    only: Only = None,
+    client: OnlyClient = None,
 ) -> None:
-    """Answer a question, once. The run goes on with `resume`, or where it is executed."""
+    """Answer a question, once, or an incident. The run goes on with `resume`, or where it is executed."""
     given = {
         "until": _seconds_or_time(until), "fact": fact, "value": value, "receipt": receipt, "usd": usd, "tokens": tokens,
         "steps": steps, "seconds": seconds, "set": set_, "edit": edit or None, "to": to,
     }  # fmt: skip
     extras = {name: v for name, v in given.items() if v is not None}
     async with setting.layer() as layer:
+        if question.startswith(_incidents.PREFIX):
+            await _incidents.answer(
+                setting, layer, question, lambda row: _reply(row, choice, extras), person(by), note, only or (), client or ()
+            )
+            return
+        if only or client:
+            raise Usage("--question and --client go with an incident (i_…): a question is answered alone")
         row = await _question(layer, question)
         # Of a question that takes no answer any more this is told before anything that is wrong with the answer.
         reply = _reply(row, choice, extras) if row["status"] == "open" else choice
         try:
-            done = await layer.answer(question, reply, by=by or login(), note=note)
+            done = await layer.answer(question, reply, by=person(by), note=note)
         except SecretFound as error:
             raise credential(error) from error
         except InvalidAnswer as misfit:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stepseven.cli._common import Refused, Setting, Usage, clean, command, login, now_us, out, print_json, row, wrapped
+from stepseven.cli._common import Refused, Setting, Usage, clean, command, now_us, out, person, print_json, row, wrapped
 from stepseven.cli._words import count, size
 from stepseven.cli.show import written
 from stepseven.decide.retention import DEFAULT_DAYS, span_us
@@ -90,12 +90,12 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
     """Delete everything known about a client; that it existed, what was done and what it cost stays."""
-    layer = setting.layer()
+    who, layer = person(by), setting.layer()
     try:
         layer.store.read_now(lambda tx: forgetting.check(tx, client))
         if not yes:
             _confirm(setting, client, layer.client(client).export())
-        done = layer.client(client).forget(by=by or login(), reason=reason)
+        done = layer.client(client).forget(by=who, reason=reason)
     finally:
         layer.close()
     if setting.as_json:

@@ -14,10 +14,8 @@ COMMANDS = {
     "review": "Failed and escalated runs of a period as a set.",
     "rule": "Standing answers.",
     "schedule": "Runs at set times.",
-    "serve": "HTTP API and web pages.",
     "mcp": "An MCP server.",
     "crashtest": "Kill a workflow at every write and compare.",
-    "token": "Tokens for the HTTP API.",
 }
 
 #: whatever is given to them is taken, so that the answer is "later" and not "no such option"
@@ -26,7 +24,6 @@ ANYTHING: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": 
 _INSTEAD = {
     "review": "`stepseven runs --status failed` lists the failed runs",
     "board": "`stepseven runs` lists what there is",
-    "serve": "`stepseven inbox` and `stepseven answer` do without it",
 }
 
 

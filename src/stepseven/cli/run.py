@@ -22,8 +22,8 @@ from stepseven.cli._common import (
     err,
     inputs_of,
     json_or_text,
-    login,
     out,
+    person,
     print_json,
     wrapped,
 )
@@ -32,7 +32,7 @@ from stepseven.cli._read import RunView, view
 from stepseven.cli._words import ask_block, mark, short_json
 from stepseven.errors import SecretFound, UnknownWorkflow
 from stepseven.layer import MAX_ID, Layer, new_run_id
-from stepseven.model import Outcome, RunInfo, RunStatus
+from stepseven.model import Outcome, RunStatus
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ async def resume(  # noqa: PLR0917 - typer names them all
     yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not show the plan first, and do not ask.")] = False,
 ) -> int:
     """Go on with a run: what is recorded is reused, the rest is run. Of an ended run: its outcome."""
-    chosen = choices_of(approach, skip, rerun, keep=keep, refresh=refresh)
+    chosen, who = choices_of(approach, skip, rerun, keep=keep, refresh=refresh), person(by)
     async with setting.layer() as layer:
         before = await view(layer, run_id)
         looked_in = [] if before.status.ended else _code.modules(module or [])
@@ -103,7 +103,7 @@ async def resume(  # noqa: PLR0917 - typer names them all
                 return Exit.REFUSED
 
             async def drive(layer: Layer) -> Outcome[Any]:
-                return await layer.resume(run_id, wait=wait, by=by or login(), plan=looked_at, **chosen)
+                return await layer.resume(run_id, wait=wait, by=who, plan=looked_at, **chosen)
 
             return await _driven(setting, layer, drive, module or [], run_id)
         except UnknownWorkflow as error:
@@ -134,9 +134,10 @@ async def cancel(
     by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who cancels. Default: you.")] = None,
 ) -> None:
     """Stop a run. Writes in flight are finished and recorded first; nothing is taken back unless you say so."""
+    who = person(by)
     async with setting.layer() as layer:
         before = (await view(layer, run_id)).status
-        status = await layer.cancel(run_id, reason=reason, by=by or login())
+        status = await layer.cancel(run_id, reason=reason, by=who)
         if before.ended and before is not RunStatus.CANCELLED:
             raise Refused(f"run {run_id} is {before} already: there is nothing to cancel")
         if setting.as_json:
@@ -269,12 +270,3 @@ def _tell(setting: Setting, found: RunView, outcome: Outcome[Any], module: list[
         console.print(f"  then       {command('resume', run_id, *also)}")
         return
     console.print(mark("waiting"), wrapped(found.why, rest="  "))
-
-
-def run_info(info: RunInfo) -> dict[str, Any]:
-    """A run of a list as JSON."""
-    return {
-        "run_id": info.run_id, "client_id": info.client_id, "workflow": info.workflow, "status": info.status,
-        "waiting_for": info.waiting_for, "open_questions_count": info.open_questions_count, "goal": info.goal,
-        "updated_us": info.updated_us,
-    }  # fmt: skip

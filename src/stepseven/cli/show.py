@@ -16,9 +16,10 @@ from stepseven.cli._common import Refused, Setting, Usage, clean, out, print_jso
 from stepseven.cli._findings import all_orphans
 from stepseven.cli._read import view
 from stepseven.cli._words import age, count, mark, standing
-from stepseven.cli.run import RunId, run_info
+from stepseven.cli.run import RunId
 from stepseven.decide import _phrases as say
 from stepseven.model import RunInfo, RunStatus
+from stepseven.server.documents import run_document
 
 
 async def show(
@@ -70,7 +71,7 @@ async def runs(  # noqa: PLR0917 - typer's: every option is a parameter
         except ValueError as error:
             raise Usage(str(error)) from error
     if setting.as_json:
-        print_json({"items": [run_info(info) for info in page], "next": page.next})
+        print_json({"items": [run_document(info) for info in page], "next": page.next})
         return
     console = out()
     if not page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from stepseven.decide import _phrases as say
 from stepseven.engines.embedded import Worker
 from stepseven.errors import NotYetBuilt
 from stepseven.layer import Layer
+from stepseven.people.postman import Postman
 from stepseven.store._url import hide_password
 from stepseven.transitions.offering import UNDO
 
@@ -43,14 +45,31 @@ async def worker(setting: Setting, modules: Modules = None, concurrency: Concurr
     async with setting.layer(create=True) as layer:
         made = layer.worker(*loaded, concurrency=concurrency)
         told = Telling(layer, quiet=setting.as_json)
+        postman = _postman(layer)
         _introduce(made, setting)
-        await made.run_until_signalled()
+        postman.start()
+        try:
+            await made.run_until_signalled()
+        finally:
+            await asyncio.to_thread(postman.stop)
     if setting.as_json:
         print_json({"worker": made.id, "store": hide_password(setting.url), "workflows": _own(made), **told.counts})
     else:
         ended = ", ".join(f"{n} {status}" for status, n in sorted(told.ended.items())) or "none of them ended"
         left = "its runs are free once it is seen to be gone" if made.stranded else "every run is given back"
         out().print(clean(f"Stopped. {count(told.counts['taken'], 'time')} a run was taken ({ended}); {left}."))
+
+
+def _postman(layer: Layer) -> Postman:
+    """Whoever is to be asked is told from here, too.
+
+    Raises:
+        Usage: STEPSEVEN_PUBLIC_URL is no URL.
+    """
+    try:
+        return Postman(layer.store, layer.services.edge)
+    except ValueError as error:
+        raise Usage(str(error)) from error
 
 
 def _own(made: Worker) -> list[str]:

@@ -74,6 +74,14 @@ def frames(error: BaseException) -> Iterator[FrameType]:
         trace = trace.tb_next
 
 
+def passed(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The same, each with the line at which the exception passed it."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
 def module(frame: FrameType) -> str:
     """Name of the module a frame belongs to."""
     return str(frame.f_globals.get("__name__", ""))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from stepseven.decide import _phrases as say
 from stepseven.decide._situation import Draft, Situation, context_of, draft, known, run_name, stop
-from stepseven.decide.changes import Kept, Pair, is_map, shown
+from stepseven.decide.changes import MAP, START, STEP, Kept, Pair, is_map, kind, shown
 from stepseven.model import Option
 
 _TOLD = 4  # pairs in the text; the context holds all of them
+_WHAT = {STEP: "step", MAP: "function", START: "workflow"}
 
 
 def code(s: Situation, pairs: Sequence[Pair]) -> Draft:
@@ -27,8 +28,7 @@ def code(s: Situation, pairs: Sequence[Pair]) -> Draft:
     hint = _hint(sure[0].old.name)
     if one is not None:
         gone = f"{_named(one.old.name)} is gone, {_named(one.to)} is new"
-        what = "function" if is_map(one.old.name) else "step"
-        headline = f"The code of {run_name(s)} changed: {gone}. Is it the same {what}?"
+        headline = f"The code of {run_name(s)} changed: {gone}. Is it the same {_WHAT[kind(one.old.name)]}?"
         told = [_on_record(one.old), _or(one), calm]
     else:
         headline = f"The code of {run_name(s)} changed: {len(pairs)} steps on record are gone, and new ones look like them."
@@ -50,6 +50,8 @@ def _hint(name: str) -> str:
     """How the code can say that it is the same."""
     if is_map(name):
         return f'Code can say it itself: run.map(…, key="{shown(name)}").'
+    if kind(name) == START:
+        return f'Code can say it itself: @workflow("{shown(name)}").'
     return f'Code can say it itself: @step(renamed_from="{name}").'
 
 
@@ -61,6 +63,10 @@ def _there(old: Kept) -> str:
     """What there is of a step, in a few words."""
     if is_map(old.name):
         return _items(old) + (f", {say.money(old.usd)}" if old.usd else "")
+    if kind(old.name) == START:
+        return _runs(old) + (f", {say.money(old.usd)}" if old.usd else "")
+    if old.given is not None:
+        return f"not run, {old.given}"
     what = old.told or ("not known whether it was done" if old.doubt else "done" if old.count else "tried")
     times = f", {say.times(old.count)}" if old.count > 1 else ""
     return what + times + (f", {say.money(old.usd)}" if old.usd else "")
@@ -70,11 +76,23 @@ def _items(old: Kept) -> str:
     return "1 item" if old.count == 1 else f"{old.count} items"
 
 
+def _runs(old: Kept) -> str:
+    what = "not ended" if old.doubt else "done outside" if old.inside else "ended"
+    return f"{'a run' if old.count == 1 else f'{old.count} runs'}, {what}"
+
+
 def _on_record(old: Kept) -> str:
     name, cost = _named(old.name), f" It has cost {say.money(old.usd)}." if old.usd else ""
+    if old.given is not None:
+        return f"{name} has not run; {old.given}."
     outside = ", and of some of it I do not know whether it was done" if old.doubt else ", and did something outside"
     if is_map(old.name):
         return f"{name} went through {_items(old)}{outside if old.inside else ''}.{cost}"
+    if kind(old.name) == START:
+        runs = "A run" if old.count == 1 else f"{old.count} runs"
+        has, it = ("has", "it") if old.count == 1 else ("have", "one of them")
+        ends = f"{it} has not ended" if old.doubt else f"{it} did something outside"
+        return f"{runs} of {name} {has} been started, and {ends}.{cost}"
     if old.inside and not old.writes:
         return f"{name} {'is done' if old.count else 'was begun'}, and what it called did something outside.{cost}"
     if old.writes and old.doubt:
@@ -94,7 +112,8 @@ def _or(pair: Pair) -> str:
 
 def _arrow(pair: Pair) -> str:
     """One of several: ``“post_invoice” → “send_invoice” (done outside: R-36)``."""
-    inside = ("done outside: " if pair.old.acts and not pair.old.doubt else "") + _there(pair.old)
+    outside = pair.old.acts and pair.old.given is None and not pair.old.doubt
+    inside = ("done outside: " if outside else "") + _there(pair.old)
     now = f" → {_named(pair.to)}" if pair.to is not None else " is gone, too"
     return f"{_named(pair.old.name)}{now} ({say.clip(inside, words=10, chars=60)})."
 
@@ -105,7 +124,14 @@ def _map(one: Pair | None, sure: Sequence[Pair], of: int) -> Option:
         all_ = "all of them" if len(sure) == of else f"the {len(sure)} with an arrow"
         detail = "each new one goes on with the old one's record; correct single ones by to: old=new, or none"
         return Option(id="map", label=f"the same, renamed: {all_}", detail=detail)
+    if one.old.given is not None:
+        detail = f"what was chosen about {_named(one.old.name)} holds for {_named(one.to)}: it does not run"
+        return Option(id="map", label="the same, renamed", detail=detail)
     then = "it does not run again"
+    if kind(one.old.name) == START:
+        then = "it goes on where it is" if one.old.doubt else "what is done is not done again"
+        detail = f"the run of {_named(one.old.name)} counts as one of {_named(one.to)}; {then}"
+        return Option(id="map", label="the same, renamed", detail=detail)
     if one.old.doubt:
         then = "I find out whether it was done"
     elif is_map(one.old.name):
@@ -120,14 +146,20 @@ def _run(one: Pair | None, pairs: Sequence[Pair]) -> Option:
     """The choice that they are others: what that means outside is said plainly."""
     costs = [p.usd for p in pairs if p.to is not None and p.usd]
     usd = sum(costs) if costs else None
-    writes = [_named(p.to) for p in pairs if p.old.acts and p.to is not None]
+    writes = [_named(p.to) for p in pairs if p.old.acts and p.old.given is None and p.to is not None]
     if one is None:
         verb = "does" if len(writes) == 1 else "do"
         detail = f"{say.listing(writes)} {verb} it outside once more" if writes else "the old results are kept, and not used"
         return Option(id="run", label="others: run the new ones", detail=detail, usd=usd)
+    if one.old.given is not None:
+        detail = f"what was chosen about {_named(one.old.name)} is not used"
+        return Option(id="run", label=_another(one, "run"), detail=detail, usd=usd)
     if not writes:
         results = "the old results are" if is_map(one.old.name) else "the old result is"
         return Option(id="run", label=_another(one, "run"), detail=f"{results} kept, and not used", usd=usd)
+    if kind(one.old.name) == START:
+        beside = "the first is not ended by that" if one.old.doubt else "what the first did is done outside once more"
+        return Option(id="run", label=_another(one, "start"), detail=f"a run of {_named(one.to)} is started; {beside}", usd=usd)
     if not one.old.writes:
         begun = "each item is begun anew" if is_map(one.old.name) else "it is begun anew"
         detail = f"{begun}, and what it calls is done outside once more"
@@ -141,7 +173,7 @@ def _run(one: Pair | None, pairs: Sequence[Pair]) -> Option:
 
 
 def _another(one: Pair, verb: str) -> str:
-    return f"another {'function' if is_map(one.old.name) else 'step'}: {verb} {_named(one.to)}"
+    return f"another {_WHAT[kind(one.old.name)]}: {verb} {_named(one.to)}"
 
 
 def _done(pair: Pair) -> str:

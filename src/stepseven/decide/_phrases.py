@@ -16,12 +16,16 @@ _UNDO = "undo."  # before the name of a step: the step that takes its effect bac
 
 _IRREGULAR = {
     "begin": ("began", "begun"), "build": ("built", "built"), "buy": ("bought", "bought"), "cancel": ("cancelled", "cancelled"),
-    "choose": ("chose", "chosen"), "do": ("did", "done"), "draw": ("drew", "drawn"), "find": ("found", "found"),
+    "choose": ("chose", "chosen"), "do": ("did", "done"), "draw": ("drew", "drawn"), "embed": ("embedded", "embedded"),
+    "find": ("found", "found"), "forecast": ("forecast", "forecast"), "format": ("formatted", "formatted"),
     "get": ("got", "fetched"), "give": ("gave", "given"), "hold": ("held", "held"), "label": ("labelled", "labelled"),
     "make": ("made", "made"), "map": ("mapped", "mapped"), "pay": ("paid", "paid"), "plan": ("planned", "planned"),
-    "put": ("put", "put"), "read": ("read", "read"), "run": ("ran", "run"), "sell": ("sold", "sold"), "send": ("sent", "sent"),
-    "set": ("set", "set"), "split": ("split", "split"), "submit": ("submitted", "submitted"), "take": ("took", "taken"),
-    "tag": ("tagged", "tagged"), "undo": ("undid", "undone"), "write": ("wrote", "written"),
+    "put": ("put", "put"), "read": ("read", "read"), "run": ("ran", "run"),
+    "scan": ("scanned", "scanned"), "sell": ("sold", "sold"), "send": ("sent", "sent"),
+    "set": ("set", "set"), "split": ("split", "split"), "submit": ("submitted", "submitted"),
+    "sum": ("summed", "summed"), "take": ("took", "taken"),
+    "tag": ("tagged", "tagged"), "transfer": ("transferred", "transferred"), "undo": ("undid", "undone"),
+    "write": ("wrote", "written"),
 }  # fmt: skip
 _VERBS = (
     "add analyse analyze apply approve archive ask assess assign attach book calculate call change charge check classify "
@@ -34,7 +38,8 @@ _VERBS = (
     "trigger update upload upsert validate verify"
 )
 _REGULAR = frozenset(_VERBS.split())
-_LINKS = frozenset({"a", "and", "as", "at", "by", "for", "from", "in", "into", "of", "on", "or", "the", "to", "with"})
+_SMALL = "a and as at by for from in into of off on or out over the to up with"
+_LINKS = frozenset(_SMALL.split())
 _SPELLED = "api bic crm csv erp html iban id json kpi pdf sku sms sql uid uri url vat vies xml zip"
 _ACRONYMS = frozenset(_SPELLED.split())
 _CLASSES = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 from stepseven.decide._ways import LIMIT, is_no_step
-from stepseven.decide.plan import Do, Path, PlannedStep
+from stepseven.decide.plan import Do, Path, PlannedStep, Standing
 
 OF_RUN, OF_DAY = " left of the run's limit", " left of the client's day"
 NEED_UNKNOWN = "how much is needed is not known"
+_BOUNDED = ("usd", "client_usd_per_day", "steps")
 _NEAR = 1e-9  # sums of floats are not exact
 
 
@@ -41,8 +43,7 @@ def with_limits(path: Path, left: Mapping[str, float]) -> Path:
         path: a way to done.
         left: what is left of each limit, in its unit, by the names of ``Limits``.
     """
-    work = [s for s in path.steps if s.do is not Do.REUSE or s.maybe]
-    calls = [s for s in work if not is_no_step(s.step) and (s.do is not Do.ASK or s.effect == "irreversible")]
+    calls = _calls(path)
     lines = (_reached(what, room, _need(path, calls, what)) for what, room in left.items()) if calls else ()
     asked = [line for line in lines if line is not None]
     most = path.questions_at_most
@@ -50,6 +51,35 @@ def with_limits(path: Path, left: Mapping[str, float]) -> Path:
         path, steps=(*path.steps, *asked), questions=path.questions + sum(s.count for s in asked),
         questions_at_most=None if most is None else most + len(asked),
     )  # fmt: skip
+
+
+def enough(paths: Sequence[Path], run: Standing) -> list[str]:
+    """How far a limit that is reached, or asked about already, has to be raised so that nothing of a plan reaches it again.
+
+    Only of money and steps can that be said, and only where their upper bound is known.
+    """
+    told = []
+    for what, used in run.used.items():
+        needs = [_need(path, calls, what).most for path in paths if (calls := _calls(path))]
+        known = [need for need in needs if need is not None]
+        room = run.left.get(what)
+        if what not in _BOUNDED or not known or len(known) < len(needs) or (room is not None and max(known) <= room + _NEAR):
+            continue
+        whose = "the client's day" if what == "client_usd_per_day" else "the run's limit"
+        top = say.quantity(what, _upwards(what, used + max(known)))
+        told.append(f"{whose[0].upper()}{whose[1:]} has to be {top} to let all of this through, every try counted.")
+    return told
+
+
+def _upwards(what: str, of: float) -> float:
+    """Rounded as it is written, and never down."""
+    return math.ceil(round(of * 100, 6)) / 100 if "usd" in what else math.ceil(round(of, 6))
+
+
+def _calls(path: Path) -> list[PlannedStep]:
+    """What may run on a way."""
+    work = [s for s in path.steps if s.do is not Do.REUSE or s.maybe]
+    return [s for s in work if not is_no_step(s.step) and (s.do is not Do.ASK or s.effect == "irreversible")]
 
 
 def _reached(what: str, room: float, need: _Need) -> PlannedStep | None:

@@ -16,7 +16,7 @@ from itertools import groupby
 from stepseven.decide import _phrases as say
 from stepseven.decide._drift_text import arrow
 from stepseven.decide._plan_limits import NEED_UNKNOWN, OF_RUN
-from stepseven.decide._ways import DRIFT, IF_ELSE, LIMIT, RUN
+from stepseven.decide._ways import DRIFT, IF_ELSE, LIMIT, RUN, spoken
 from stepseven.decide.plan import UNKNOWN, Do, Drifted, Path, Plan, PlannedStep
 
 MOST = 6  #: lines of one kind; more are folded
@@ -30,8 +30,8 @@ _INDENT = " " * 11  # under the first name of a line
 COVERS = "counts every try; new failures and steps over their price add to it"  #: what an upper bound is
 _BEFORE = "as in earlier runs"  # why a step is listed that nothing in the source shows
 _NAMES = {
-    "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.start": "another run",
-    "run.body": "workflow", "run.code": "code", DRIFT: "what moved", RUN: "first", LIMIT: "limit", UNKNOWN: UNKNOWN,
+    "run.ask": "question", "run.approve": "approval", "run.sleep": "sleep", "run.wait_for": "wait", "run.body": "workflow",
+    "run.code": "code", DRIFT: "what moved", RUN: "question", LIMIT: "limit", UNKNOWN: UNKNOWN,
 }  # fmt: skip
 _SIGNS = str.maketrans({
     "✓": "+", "↻": ">", "·": "-", "→": "->", "←": "<-", "…": "...", "≤": "<=", "–": "-", "“": '"', "”": '"', "×": "x", "’": "'",
@@ -135,7 +135,7 @@ def _kind(step: PlannedStep) -> str:
 
 
 def _name(step: PlannedStep) -> str:
-    return _NAMES.get(step.step) or say.one_line(step.step)
+    return _NAMES.get(step.step) or say.one_line(spoken(step)).removeprefix("the ")
 
 
 def _reused(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str]:
@@ -150,11 +150,11 @@ def _reused(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str
         yield _row("✓", Do.REUSE, f"… {len(left)} more", told, say.money(usd), _saved(seconds), wide, width)
     for step in last:
         yield from _line(step, wide, width)
-    again = list(dict.fromkeys(_name(s) for s in steps if s.maybe))
-    if again:
-        those = "all of it" if len(again) == len({s.step for s in steps}) else say.listing(again, most=4)
-        told = f"perhaps anew: {those}, if what runs before gives another result"
-        yield from _wrapped(told, width, _INDENT)
+    for lead, effects in (("perhaps anew", False), ("perhaps asked about, as it is done", True)):  # no write is just done again
+        again = list(dict.fromkeys(_name(s) for s in steps if s.maybe and (s.effect is not None) is effects))
+        those = "all of it" if len(again) == len({s.step for s in steps}) > 1 else say.listing(again, most=4)
+        if again:
+            yield from _wrapped(f"{lead}: {those}, if what runs before gives another result", width, _INDENT)
 
 
 def _limits(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _limits(steps: Sequence[PlannedStep], wide: int, width: int) -> Iterator[str
     for (maybe, why, of_run), group in groupby(steps, lambda s: (s.maybe, s.why, (s.summary or "").endswith(OF_RUN))):
         left = [(s.summary or "").removesuffix(OF_RUN) for s in group]
         lead, those = "perhaps: " if maybe else "", say.listing(left, most=len(left))
-        told = f"{lead}{those}{OF_RUN if of_run else ''}, {why}"
+        told = those if those.endswith(".") else f"{lead}{those}{OF_RUN if of_run else ''}, {why}"  # a question is a sentence
         for n, line in enumerate(textwrap.wrap(told, width - len(_INDENT) - wide - 2, break_on_hyphens=False)):
             yield f"{f'  ? {Do.ASK.value:<5}  {LIMIT:<{wide}}' if n == 0 else _INDENT + ' ' * wide}  {line}"
 
@@ -210,7 +210,7 @@ def _told(step: PlannedStep) -> str:
     elif step.step == UNKNOWN:
         parts.append(f"{say.one_line(step.why)} cannot be seen through")
     else:
-        parts += [_often(step), say.one_line(step.summary or "") if step.step == "run.start" else "", say.one_line(step.why)]
+        parts += [_often(step), say.one_line(step.why)]
     return ": ".join(p for p in parts if p) if step.do is not Do.ASK else " · ".join(p for p in parts if p)
 
 
@@ -276,11 +276,14 @@ def _together(steps: Sequence[PlannedStep], width: int) -> Iterator[str]:
     first, maybe = steps[0], steps[0].maybe
     n = max(s.n for s in steps)
     seen = f"(from {n} earlier {'run' if n == 1 else 'runs'})" if n else ""
-    named = [f"{_name(s)} {_often(s)}".rstrip() if _often(s) != "perhaps" else _name(s) for s in steps]
+    often = {_often(s) for s in steps}
+    alike = often.pop() if len(often) == 1 else ""  # said once, behind the names
+    each = f": {alike}" if alike not in ("", "perhaps") else ""
+    named = [f"{_name(s)} {_often(s)}".rstrip() if not alike and _often(s) != "perhaps" else _name(s) for s in steps]
     shown = named if len(named) <= 2 * MOST else [*named[: 2 * MOST - 2], f"… {len(named) - 2 * MOST + 3} more", named[-1]]
     lead, why = "perhaps " if maybe else "", f": {say.one_line(first.why)}" if first.why not in ("", _BEFORE) else ""
     room, time = _room(-2, width), time if width >= _NARROW else ""
-    lines = textwrap.wrap(lead + ", ".join(shown) + why, room, break_on_hyphens=False, break_long_words=False)
+    lines = textwrap.wrap(lead + ", ".join(shown) + each + why, room, break_on_hyphens=False, break_long_words=False)
     for i, line in enumerate(lines):
         start = f"  {'·' if first.new else '↻'} {Do.RUN.value:<5}  " if i == 0 else _INDENT
         end = f" {money:>{_MONEY}}  {time:<{_TIME}}" if i == 0 else ""

@@ -1,4 +1,4 @@
-"""The question about a write that changed code calls under another key: is it what was done before? Pure.
+"""The questions about what changed code does under another key, a write or a run it starts: is it what was done before? Pure.
 
 It carries no recommendation: a person decides from the values of the record, which are shown as they are.
 """
@@ -20,6 +20,7 @@ def other_key(  # noqa: PLR0913 - each is one thing the person has to know
     step: str,
     subject: str | None,
     keys: tuple[str, str],
+    places: tuple[str, str] | None = None,
     first: Mapping[str, Any] | None,
     now: Mapping[str, Any],
     receipt: Any,
@@ -31,6 +32,7 @@ def other_key(  # noqa: PLR0913 - each is one thing the person has to know
         step: the write step.
         subject: what it is about.
         keys: the business key on record, and that of the call.
+        places: in what it was called then, and is now, by name, empty for the workflow itself; ``None``: in the same place.
         first: what was done then (arguments); ``None`` = not known.
         now: what would be done now.
         receipt: what the other side returned then; ``None`` = not known.
@@ -46,7 +48,7 @@ def other_key(  # noqa: PLR0913 - each is one thing the person has to know
         facts = {path: {"then": old, "now": new} for path, old, new in changes}
         arrows = [f"{path} {say.shown(old)} → {say.shown(new)}" for path, old, new in changes]
         differs = f"What differs: {say.listing(arrows, most=5)}." if arrows else "The values are the same."
-    found = f"Then it went by {_key(keys[0])}, now by {_key(keys[1])}; the new code has not asked for the first."
+    found = f"{_where(keys, places)}; the new code has not asked for the first."
     calm = f"Nothing was {done} this time."
     keep = f"nothing is {done}; I go on with {kept or 'the first'}"
     options = (
@@ -57,6 +59,63 @@ def other_key(  # noqa: PLR0913 - each is one thing the person has to know
     context = context_of(s, nothing_changed=True, facts=facts) | {"receipt": say.plain(receipt), "keys": list(keys)}
     lines = ([differs, calm, found], known(s))
     return draft(headline, *lines, more=["" if changes else differs, calm, found], options=options, context=context)
+
+
+def other_run(  # noqa: PLR0913 - each is one thing the person has to know
+    s: Situation,
+    *,
+    workflow: str,
+    run_id: str,
+    status: str,
+    first: Mapping[str, Any],
+    now: Mapping[str, Any],
+    value: Any,
+) -> Draft:
+    """The code starts a run, and one of that workflow that it started before it has not asked for.
+
+    Args:
+        s: the run that starts it.
+        workflow: what is started.
+        run_id: the run that was started then.
+        status: of that.
+        first: its inputs.
+        now: those it would be started with now.
+        value: what it has returned; ``None``: nothing, or it is not done.
+    """
+    ended = status in ("done", "failed", "cancelled")
+    gave = say.shown(value) if value is not None else ""
+    before = f"the one it started before{f' ({gave})' if gave else ''}"
+    headline = f"The code of {run_name(s)} changed: is the run of “{workflow}” that it starts {before}?"
+    changes = _changes(dict(first), dict(now))
+    arrows = [f"{path} {say.shown(old)} → {say.shown(new)}" for path, old, new in changes]
+    differs = f"What differs: {say.listing(arrows, most=5)}." if arrows else "The inputs are the same."
+    calm = "Nothing was started this time."
+    stands = f"It is {status}, and something was done outside." if ended else "It has not ended."
+    found = f"The first is run {run_id}. {stands} The code has not asked for it again."
+    goes_on = f"I go on with {gave or 'what came of it'}" if ended else "it goes on as it was begun"
+    values = say.listing([f"{path} {say.shown(new)}" for path, _, new in changes], most=4)
+    second = f"with {values}" if changes else "with the same inputs"
+    options = (
+        Option(id="same", label="the same: keep the first", detail=f"nothing is started; {goes_on}"),
+        Option(id="second", label="start a second one", detail=f"{second}; what it does outside it does besides"),
+        stop(s, "; what the first did stays" if ended else ""),
+    )
+    facts = {path: {"then": old, "now": new} for path, old, new in changes}
+    context = context_of(s, nothing_changed=True, facts=facts) | {"run": run_id}
+    lines = ([differs, calm, found], known(s))
+    return draft(headline, *lines, more=["" if changes else differs, calm, found], options=options, context=context)
+
+
+def _where(keys: tuple[str, str], places: tuple[str, str] | None) -> str:
+    if places is None or keys[0] != keys[1]:
+        return f"Then it went by {_key(keys[0])}, now by {_key(keys[1])}"
+    if places[0] == places[1]:
+        return f"Then it was called for another item of {_place(places[0])}"
+    return f"Then it was called in {_place(places[0])}, now in {_place(places[1])}"
+
+
+def _place(name: str) -> str:
+    return f"“{name}”" if name else "the workflow itself"
 
 
 def _key(key: str) -> str:

@@ -127,9 +127,9 @@ def _is_old(question: Question, now_us: int) -> bool:
 
 
 def _told(question: Question, width: int) -> list[str]:
-    """The headline where the block beneath says the rest, else the whole text."""
+    """The headline where the block beneath says the rest, else the whole text: of what the code asks every line is its own."""
     context = _map(question.context)
-    headline = _text(context.get("headline"))
+    headline = _text(context.get("headline")) if question.kind is not QuestionKind.ASK else ""
     if headline and say.one_line(question.text).startswith(headline):
         return [_wrap(f"{headline} {_text(context.get('more'))}".strip(), width)]
     return [_wrap(say.one_line(line), width) for line in question.text.splitlines() if say.one_line(line)]

@@ -18,14 +18,10 @@ RUN = "run"  #: the line of a question that holds the whole run
 LIMIT = "limit"  #: the line of a question about a limit
 CONTINUE = "continue"
 IF_ELSE = "only if what comes before gives another result"
+ASKED_IF = "asked about first, as it is done"
 _ASKS, _WAITS = frozenset({"run.ask", "run.approve"}), frozenset({"run.sleep", "run.wait_for"})  # neither costs: they are no work
 _PARTICULAR = re.compile(r"[“\"'][^”\"']*[”\"']|\S*[/\\]\S*|\S*\d\S*")  # what tells two reasons of one kind apart
 _APPROVED = "a person approves it first"
-_ENDED = ("done", "failed", "cancelled")
-_AWAITED = {
-    "person": "waiting for a person", "timer": "waiting for a time", "child": "waiting for another run",
-    "effect": "waiting for the outcome of a write", "circuit": "waiting for a service", "event": "waiting for an event",
-}  # fmt: skip
 _FREE = Price(usd=0.0, usd_most=0.0, seconds=0.0, tokens=0.0)
 
 
@@ -151,6 +147,7 @@ def _lines(observed: Observed) -> list[_Line]:
             line.summary = f"once more: {c.text}"
         if line is not None and c.name in observed.receipts:  # the same thing as before, or a second one?
             line.questions_maybe += 1
+            line.why = ASKED_IF if line.why == IF_ELSE else line.why
     return list(made.values())
 
 
@@ -184,6 +181,13 @@ def _come(made: dict[tuple[object, ...], _Line], c: Coming, *, stale: bool) -> _
         return None
     if c.name.startswith(INTERNAL) and c.name not in _ASKS | _WAITS | {CHILD}:
         return None  # a map's count, a pinned text: nothing that costs or asks
+    if c.given is not None:
+        kept = made.setdefault(
+            (c.name, Do.REUSE, c.given, c.effect),
+            _Line(step=c.name, do=Do.REUSE, why=c.given, effect=c.effect, new=False, ahead=True, price_of=c.name, free=True),
+        )  # fmt: skip
+        kept.certain += 1
+        return kept
     approved = c.effect == "irreversible"
     asks = approved or c.name in _ASKS
     why = IF_ELSE if stale else _APPROVED if approved else ""
@@ -259,6 +263,8 @@ def _price(line: _Line, prices: Mapping[str, Price]) -> Price:
         return _FREE
     seen, declared = _seen(line.price_of, prices), line.cost_usd
     most = None if declared is None else max(declared * line.tries, seen.usd_seen or 0.0)
+    if most is None and seen.usd_most is not None:  # of a run that is started
+        most = max(seen.usd_most, seen.usd_seen or 0.0)
     if most is None and (seen.n or seen.here) and seen.usd_seen == 0:
         most = 0.0
     return replace(
@@ -314,6 +320,7 @@ def _unseen(observed: Observed) -> tuple[str, ...]:
 
 def _unpriced(steps: Sequence[PlannedStep], *, bounded: bool) -> list[str]:
     """What prices are missing, in words. *bounded*: nothing else keeps the whole from having an upper bound."""
+    steps = [replace(s, step=spoken(s)) for s in steps]
     running = [s for s in steps if s.do is not Do.REUSE and s.step != UNKNOWN]
     often = dict.fromkeys(s.step for s in running if s.about is None and (s.usd is None or s.seconds is None))
     costs = dict.fromkeys(s.step for s in running if s.usd is None and s.step not in often)
@@ -331,6 +338,14 @@ def _unpriced(steps: Sequence[PlannedStep], *, bounded: bool) -> list[str]:
     if open_:
         told.append(f"what {_names(open_)} can cost at most (no cost= declared)")
     return told
+
+
+def spoken(step: PlannedStep) -> str:
+    """A step by its name; a run that is started by that of its workflow, where that is known."""
+    if not step.step.startswith(CHILD):
+        return step.step
+    name = step.step.removeprefix(CHILD).removeprefix("/") or (step.summary or "" if step.do is not Do.REUSE else "")
+    return f"the run of {name}" if name else "the run that is started"
 
 
 def _names(steps: Iterable[str]) -> str:
@@ -376,25 +391,3 @@ def cheapest(paths: Sequence[Path]) -> Path | None:
         return len(unpriced), dark, sum(s.usd or 0 for s in running), path.questions, seconds, path.name != CONTINUE
 
     return min(paths, key=key, default=None)
-
-
-def headline(run: Standing, path: Path | None) -> str:
-    """``stopped 2 days ago at step 7 of about 12``."""
-    since = say.duration((run.looked_us - run.updated_us) / 1e6)
-    if run.status in _ENDED:
-        return f"{run.status} {since} ago"
-    if run.status == "running":
-        stands = f"broken off {since} ago" if run.broke_off else "running"
-    else:
-        stands = f"{_AWAITED[run.waiting_for]} for {since}" if run.waiting_for in _AWAITED else f"stopped {since} ago"
-    steps = [] if path is None else [s for s in path.steps if s.step not in (DRIFT, RUN, LIMIT, "run.body")]
-    names = dict.fromkeys(s.step for s in steps if s.step != UNKNOWN)
-    kept = {s.step for s in steps if s.do is Do.REUSE} - {s.step for s in steps if s.do is not Do.REUSE}
-    if not names:
-        return stands
-    if len(kept) == len(names):
-        known = path is not None and path.questions_at_most is not None
-        return f"{stands} with all its steps on record" if known else f"{stands} after {len(kept)} step{'s'[: len(kept) != 1]}"
-    seen = path is not None and path.questions_at_most is not None and not any(s.maybe or s.at_most is None for s in steps)
-    about = "" if seen else "about "
-    return f"{stands} at step {min(len(kept) + 1, len(names))} of {about}{len(names)}"

@@ -15,22 +15,25 @@ from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
 
 MAP = "run.map/"  # before the name of what is mapped, so that a function is not taken for a step of the same name
+STEP = ""
+START = "run.start/"  # and before that of a workflow whose runs it starts
 ALIKE = 0.6  # of difflib's ratio: what its documentation calls a close match; pull_tickets and fetch_tickets have 0.72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A step that the run has something on record of, or a map: what is in its items.
+    """A step that the run has something on record of, a map (what is in its items), or a workflow that it has started.
 
     Attributes:
-        name: its name then; of a map ``MAP`` and what its items are named after.
-        count: how many of its calls are done; of a map, how many items have begun.
+        name: its name then; of a map ``MAP`` and what its items are named after; of a workflow ``START`` and its name.
+        count: how many of its calls are done; of a map, how many items have begun; of a workflow, how many runs.
         writes: it changes something outside.
-        inside: what its code called (a step's own, or that of a map's items) changed something that a new name would do again.
+        inside: what its code called (its own, that of a map's items or of runs) did something that a new name would do again.
         usd: what it has cost, in US dollars; 0: nothing, or nobody knows.
         arguments: the names of what it was called with; ``None``: not kept.
         told: in a few words what is there: a summary, a receipt.
-        doubt: it was begun, and nobody knows whether it was done.
+        given: of a step that was not reached: what a person chose about it, and who, in words.
+        doubt: it was begun, and nobody knows whether it was done; of a workflow: one of its runs has not ended.
     """
 
     name: str
@@ -41,11 +44,12 @@ class Kept:
     told: str = ""
     doubt: bool = False
     inside: bool = False
+    given: str | None = None
 
     @property
     def acts(self) -> bool:
-        """Whether something would be there twice if it ran again under another name."""
-        return self.writes or self.inside
+        """Whether it must not just run under another name: something would be there twice, or a person does not want it."""
+        return self.writes or self.inside or self.given is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,26 +171,29 @@ def compare(
     said = said or Said()
     names, groups = source.names(), together(said.same)
     heirs = {old: k.name for k in source.steps for old in k.renamed_from}
-    gone, renamed, by_word = [], [], []
+    gone: list[Kept] = []
+    renamed: list[tuple[str, str]] = []
+    by_word: list[tuple[str, str]] = []
     for one in kept:
         if one.name in names:
             continue
         group = groups.get(one.name, (one.name,))
         declared = next((heirs[n] for n in group if n in heirs), None)
         mapped = next((n for n in group if n in names), None)
-        if declared is not None:
-            renamed.append((one.name, declared))
-        elif mapped is not None:
-            by_word.append((one.name, mapped))
+        if declared is not None or mapped is not None:
+            if one.given is None:  # else nothing is on record of it
+                (renamed if declared is not None else by_word).append((one.name, declared or mapped or ""))
         else:
             gone.append(one)
     before = {k.name for k in kept}
     fresh = [k for k in source.steps if not before & {k.name, *k.renamed_from, *groups.get(k.name, ())}]
     if changed:
         fresh = [k for k in fresh if ahead is None or k.name not in ahead]
-    pairs = () if source.unseen else _pairs(gone, fresh, said.other, changed=changed)
+    # A run that only read is started anew: what could be asked about it is not worth a person's time.
+    asked = [one for one in gone if kind(one.name) != START or one.acts]
+    pairs = () if source.unseen else _pairs(asked, fresh, said.other, changed=changed)
     return Changes(
-        changed=changed, new=tuple(k.name for k in fresh if not is_map(k.name)) if changed and ahead is not None else (),
+        changed=changed, new=tuple(k.name for k in fresh if kind(k.name) == STEP) if changed and ahead is not None else (),
         gone=tuple(gone),
         renamed=tuple(renamed), said=tuple(by_word), pairs=pairs, unseen=source.unseen and bool(gone),
     )  # fmt: skip
@@ -222,7 +229,9 @@ def _could_be(old: Kept, new: Known, *, changed: bool) -> bool:
 
     A read is found by its inputs: with other arguments it runs anyway, and a result that the new one cannot read is no use to it.
     """
-    if old.writes != new.writes or is_map(old.name) != is_map(new.name):
+    if kind(old.name) == kind(new.name) and old.given is not None:  # nobody knows any more what it was
+        return changed or _ratio(old.name, new.name) >= ALIKE
+    if old.writes != new.writes or kind(old.name) != kind(new.name):
         return False
     same = old.arguments is None or new.arguments is None or old.arguments == new.arguments
     if not changed:
@@ -250,9 +259,14 @@ def is_map(name: str) -> bool:
     return name.startswith(MAP)
 
 
+def kind(name: str) -> str:
+    """Of what it is the name: ``MAP``, ``START``, or ``STEP``."""
+    return next((each for each in (MAP, START) if name.startswith(each)), STEP)
+
+
 def shown(name: str) -> str:
     """A name as it stands in the code."""
-    return name.removeprefix(MAP)
+    return name.removeprefix(MAP).removeprefix(START)
 
 
 # -- what was said ------------------------------------------------------------------------------------------------------------
@@ -324,12 +338,15 @@ def sentences(c: Changes) -> tuple[str, ...]:
     told = [f"“{now}” is called “{before}” on record, and goes on with that." for before, now in c.renamed]
     told += [f"“{shown(now)}” goes on with the record of “{shown(before)}”, as a person said." for before, now in c.said]
     asked = {p.old.name for p in c.pairs}
-    left = [k for k in c.gone if k.name not in asked and not is_map(k.name)]  # of a map's items their own steps tell
+    left = [k for k in c.gone if k.name not in asked and kind(k.name) == STEP]  # of a map's items their own steps tell
+    told += [_runs_left(k) for k in c.gone if k.name not in asked and kind(k.name) == START]
     if c.unseen and left:
         names = say.listing([f"“{k.name}”" for k in left])
         told.append(f"I do not see {names} in the code any more; it may still be called where I cannot read it.")
     else:
         told += [_left(k) for k in left if k.writes]
+        told += [f"“{k.name}” ({k.given}) has not run; the code no longer has it." for k in left if k.given is not None]
+        left = [k for k in left if k.given is None]
         told += [f"“{k.name}” was begun; the code no longer has it." for k in left if not k.writes and not k.count]
         reads = [f"“{k.name}”" for k in left if not k.writes and k.count]
         told += [f"Not in the code any more: {say.listing(reads)}. What it gave is kept, and not used."] if reads else []
@@ -338,6 +355,14 @@ def sentences(c: Changes) -> tuple[str, ...]:
     if not c.changed or told or c.pairs:
         return tuple(told)
     return ("The code changed since it was last executed; its steps are the same.",)
+
+
+def _runs_left(k: Kept) -> str:
+    name = f"“{shown(k.name)}”"
+    if not k.acts:
+        return f"{name} only read; the code no longer starts it, and what it gave is not used."
+    what = "has not ended; it is stopped when this run ends" if k.doubt else "did something outside. Nothing is taken back"
+    return f"{name} {what}; the code no longer starts it." if k.doubt else f"The code no longer starts {name}, which {what}."
 
 
 def _left(k: Kept) -> str:

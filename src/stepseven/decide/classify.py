@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from stepseven.decide._causes import certain, database, meaning, vague
-from stepseven.decide._chain import before, explicit, frames, sent_before, text_of
+from stepseven.decide._chain import before, explicit, passed, sent_before, text_of
 from stepseven.decide._http import answer_of, host_of, judge, wait_us
 from stepseven.decide._verdict import Asked, Handling, Proof, Verdict, sentence
 from stepseven.errors import (
@@ -54,7 +54,9 @@ _SEVERITY = (Handling.DEFERRAL, Handling.RETRYABLE, Handling.FIXABLE, Handling.F
 _DEEPEST = 10  #: contexts of contexts and groups in groups
 _FOREIGN = ("site-packages", "dist-packages")
 _OURS = tuple(str(PurePath(file).parent.parent) for file in (__file__, re.__file__))  #: not the user's code: nor Python's
-_VARYING = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f][0-9a-f-]{7,}\b|\d+", re.IGNORECASE)
+_VARYING = re.compile(  # what is quoted, paths and addresses, ids, numbers
+    r""""[^"\n]*"|'[^'\n]*'|\S+@\S+|\S*[/\\]\S+|0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f][0-9a-f-]{7,}\b|\d+""", re.IGNORECASE
+)
 
 
 def classify(
@@ -242,12 +244,16 @@ def _unknown(error: BaseException, asked: Asked) -> Verdict:
 
 
 def _place(error: BaseException, asked: Asked) -> str | None:
-    """Where it happened: file and function of the deepest frame that is the user's, else the step."""
+    """Where it happened: file, function and line within it of the deepest frame that is the user's, else the step.
+
+    The line tells two causes in one function apart, whatever their texts name; counted from the function's own first line, so
+    that an edit elsewhere in the file changes nothing.
+    """
     place = asked.step
-    for frame in frames(error):
+    for frame, line in passed(error):
         path = frame.f_code.co_filename
         if not path.startswith(("<", *_OURS)) and not any(part in path for part in _FOREIGN):
-            place = f"{PurePath(path).name}:{frame.f_code.co_name}"
+            place = f"{PurePath(path).name}:{frame.f_code.co_name}+{line - frame.f_code.co_firstlineno}"
     return place
 
 

@@ -14,7 +14,7 @@ from stepseven.decide import _phrases as say
 from stepseven.decide import _tries as how
 from stepseven.decide._changed import code
 from stepseven.decide._doubt import approve, conflict, receipt, unknown_outcome
-from stepseven.decide._rekeyed import other_key
+from stepseven.decide._rekeyed import other_key, other_run
 from stepseven.decide._sheet import Meanwhile, render
 from stepseven.decide._situation import (
     Alternative,
@@ -53,6 +53,7 @@ __all__ = [
     "limit",
     "looked_at",
     "other_key",
+    "other_run",
     "poison",
     "receipt",
     "render",
@@ -235,7 +236,7 @@ def poison(s: Situation, *, executions: int, last_step: str | None) -> Draft:
     return draft(headline, [why, calm], known(s), more=[why, calm], options=options, context=context)
 
 
-def limit(
+def limit(  # noqa: PLR0913 - a question about a limit says that much
     s: Situation,
     *,
     what: str,
@@ -243,6 +244,7 @@ def limit(
     used: float,
     next_step: str,
     next_cost: float | None,
+    enough: float | None = None,
 ) -> Draft:
     """The next step would pass a limit, or the limit is used up.
 
@@ -253,6 +255,7 @@ def limit(
         used: what is used of it, in the same unit.
         next_step: the step that was not started.
         next_cost: what it is expected to need, in the same unit; ``None`` = not known.
+        enough: the least limit that lets all that is left through; ``None`` = not known.
     """
     per_day, total, name = what == "client_usd_per_day", used + (next_cost or 0), f"“{say.humanise(next_step)}”"
     whose = f"{say.possessive(say.who(s.client))} runs have" if per_day else f"{run_name(s)} has"
@@ -263,10 +266,12 @@ def limit(
         then = f"The next step, {name}, needs about {say.quantity(what, next_cost)}: {say.quantity(what, total)} in all."
     calm = "It was not started, and no other step starts until you decide."
     unit = "dollars" if "usd" in what else what
-    give = f"give the new limit in {unit}, {_floor(what, ceiling, used, next_cost)}; continues at once"
+    whole = f"; {_upwards(what, enough)} is enough for all that is left" if enough is not None and enough > total else ""
+    give = f"give the new limit in {unit}, {_floor(what, ceiling, used, next_cost)}{whole}; continues at once"
     usd, seconds = next_cost if "usd" in what else None, next_cost if what == "seconds" else None
     options = (Option(id="raise", label="raise the limit", detail=give, usd=usd, seconds=seconds), stop(s))
-    context = context_of(s) | {"limit": {"what": what, "ceiling": ceiling, "used": used, "next_cost": next_cost}}
+    known_of = {"what": what, "ceiling": ceiling, "used": used, "next_cost": next_cost, "enough": enough}
+    context = context_of(s) | {"limit": known_of}
     return draft(headline, [then, calm], known(s), more=[then, calm], options=options, context=context)
 
 
@@ -304,6 +309,10 @@ def _floor(what: str, ceiling: float, used: float, next_cost: float | None) -> s
     """The smallest new limit that helps, rounded upwards: rounded down it would not."""
     least = max(ceiling, used + (next_cost or 0))
     start = "at least" if next_cost and least > ceiling else "above"
+    return f"{start} {_upwards(what, least)}"
+
+
+def _upwards(what: str, of: float) -> str:
     if "usd" in what:
-        return f"{start} {say.money(math.ceil(round(least * 100, 6)) / 100)}"
-    return f"{start} {math.ceil(round(least, 6)):,}"
+        return say.money(math.ceil(round(of * 100, 6)) / 100)
+    return f"{math.ceil(round(of, 6)):,}"

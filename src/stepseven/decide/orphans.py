@@ -48,6 +48,16 @@ def unknown_to_all(needs: Collection[str], offers: Sequence[Offer]) -> str | Non
     return f"{told}; the last that knew {what} ({last.who}) was heard of {say.duration(last.silent_us / 1e6)} ago"
 
 
+def started_by(reason: str, parent: str) -> str:
+    """Why no worker takes a run that another one has started, and waits for: and what to do if its workflow has another name now.
+
+    Args:
+        reason: why nobody takes it.
+        parent: the id of the run that started it.
+    """
+    return f"{reason}; run {parent} started it, and waits: if its workflow was renamed, `stepseven resume {parent}` asks about it"
+
+
 def left_by(owner: Offer | None, worker_id: str, *, proven: bool, lease_us: int) -> str:
     """What became of the worker that had a run.
 

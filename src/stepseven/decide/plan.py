@@ -103,6 +103,8 @@ class Coming:
         effect, cost_usd, cost_seconds, tries: as declared.
         text: what an ``ask`` says, where that stands in the source.
         anew: as of ``Met``.
+        given: a person has chosen what it gives, or that it is skipped, and who, in words: it does not run.
+        of: what declares it, weakly, for whoever read it; nothing here looks at it.
     """
 
     name: str
@@ -115,6 +117,8 @@ class Coming:
     tries: int = 1
     text: str | None = None
     anew: bool = False
+    given: str | None = None
+    of: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +292,8 @@ class Standing:
         looked_us: when it was looked at.
         questions: the texts of its open questions.
         asks: a person is asked about what moved before it goes on.
-        left: what is left of its limits, by their names: the fields of ``Limits``, in their units.
+        left: what is left of its limits, by their names: the fields of ``Limits``, in their units. Without those asked about.
+        used: what is used of each of them, in the same units.
         broke_off: nobody executes it any more, although it says that it runs.
     """
 
@@ -303,6 +308,7 @@ class Standing:
     questions: tuple[str, ...] = ()
     asks: bool = False
     left: Mapping[str, float] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
     broke_off: bool = False
 
 
@@ -323,8 +329,9 @@ def plan(
         drift: what moved.
         notes: what else is worth knowing.
     """
-    from stepseven.decide._plan_limits import with_limits
-    from stepseven.decide._ways import cheapest, headline, with_questions
+    from stepseven.decide._plan_head import headline
+    from stepseven.decide._plan_limits import enough, with_limits
+    from stepseven.decide._ways import cheapest, with_questions
 
     ways = [with_questions(with_limits(priced(name, seen, prices), run.left), run, drift) for name, seen in observed.items()]
     best = cheapest(ways)
@@ -332,7 +339,7 @@ def plan(
     return Plan(
         run_id=run.run_id, client_id=run.client_id, workflow=run.workflow, goal=run.goal, status=run.status,
         headline=headline(run, best), steps=best.steps if best is not None else (), paths=paths, drift=tuple(drift),
-        notes=tuple(notes), questions=run.questions, looked_us=run.looked_us,
+        notes=(*notes, *enough(paths, run)), questions=run.questions, looked_us=run.looked_us,
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ class Past:
     source_digest: str | None = None
     retry_after_us: int | None = None
     narrow: bool = False
+    circuit: bool = False  # its resource was known to be down: neither a try nor a "not now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ def believed(past: tuple[Past, ...], *, since_us: int, started_us: int, now_us: 
         now_us: when it ended.
         retry_after_us: how long the other side asked to wait, in microseconds; ``None`` = it did not say.
     """
-    before = [p for p in past if p.outcome is AttemptOutcome.DEFERRED and p.started_us >= since_us]
+    before = [p for p in past if p.outcome is AttemptOutcome.DEFERRED and not p.circuit and p.started_us >= since_us]
     if len(before) >= MAX_DEFERRALS:
         return False
     first_us = before[0].started_us if before else started_us
@@ -282,9 +283,9 @@ def _put_off(t: Trouble) -> Past | None:
 def _put_off_us(t: Trouble, chance: float) -> int:
     """Until when to hold back; 0 = nothing was put off."""
     last = _put_off(t)
-    if last is None:
+    if last is None or last.circuit:  # the circuit says when
         return 0
     if last.retry_after_us is not None:
         return last.ended_us + last.retry_after_us
-    n = len([p for p in t.past if p.outcome is AttemptOutcome.DEFERRED])
+    n = len([p for p in t.past if p.outcome is AttemptOutcome.DEFERRED and not p.circuit])
     return last.ended_us + backoff_us(n - 1, base_us=DEFERRAL_BASE_US, cap_us=BACKOFF_CAP_US, chance=chance)

@@ -13,7 +13,7 @@ import types
 from abc import ABC, abstractmethod
 from dataclasses import field, replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from stepseven._dataclass import dataclass
 from stepseven.decide.plan import Coming
@@ -302,8 +302,8 @@ class Calls(Notes, ABC):
         first = args.get(0, tables.ASKS[name])
         text = first.obj if isinstance(first, Is) and isinstance(first.obj, str) else tables.text_at(node, tables.ASKS[name])
         if name == "start":
-            texts = [v.name for v in (first.options if isinstance(first, Some) else (first,)) if isinstance(v, Child)]
-            text = " or ".join(texts) or None
+            texts = [_started(v) for v in (first.options if isinstance(first, Some) else (first,))]
+            text = " or ".join(texts) if all(texts) else None  # one that is not seen may be any
         made = Coming(name=f"run.{name}", where=self.at(node), text=text if name != "sleep" else None)
         about = args.named.get("about", FOREIGN) if name == "approve" else FOREIGN
 
@@ -553,7 +553,7 @@ def coming_of(step: Step[Any, Any], where: str) -> Coming:
     return Coming(
         name=step.name, where=where, effect=None if o.effect is EffectKind.READ else o.effect.value,
         cost_usd=None if o.cost is None else o.cost.usd, cost_seconds=None if o.cost is None else o.cost.seconds,
-        tries=o.attempts,
+        tries=o.attempts, of=ref(step),
     )  # fmt: skip
 
 
@@ -565,6 +565,13 @@ def defined(fn: types.FunctionType, piece: Piece) -> Def:
     defaults = {n: lift(v) for n, v in zip(positional[len(positional) - len(given) :], given, strict=True)}
     defaults.update({n: lift(v) for n, v in (fn.__kwdefaults__ or {}).items()})
     return Def(piece, Scope(names, None, fn.__globals__), defaults, fn)
+
+
+def _started(child: Value | None) -> str:
+    """The name of a workflow that is started; empty where it cannot be seen."""
+    if isinstance(child, Child):
+        return child.name
+    return str(child.obj.workflow.name) if isinstance(child, Is) and isinstance(child.obj, WorkflowCall) else ""
 
 
 def _called(fn: Value) -> str:

@@ -16,7 +16,9 @@ from weakref import WeakKeyDictionary
 
 from stepseven._dataclass import dataclass
 from stepseven.decide.plan import UNKNOWN, Coming
+from stepseven.decide.prices import CHILD
 from stepseven.runtime import _standing as at_
+from stepseven.runtime import known
 from stepseven.runtime._blocks import Reader
 from stepseven.runtime._calls import Args, coming_of, may_wait
 from stepseven.runtime._names import merged
@@ -30,6 +32,7 @@ from stepseven.runtime.waits import frames, made_of
 if TYPE_CHECKING:
     from stepseven.runtime.declared import Step
 
+OR = " or "  # between the names of workflows, where one of several is started
 _ALIKE = 32  # tasks at one place whose names stand for different things: more are not read one by one
 
 Standing = tuple[FrameType, int]  # a frame, and the instruction it is at
@@ -42,10 +45,12 @@ class Ahead:
     Attributes:
         waited: steps whose calls are under way, in order.
         coming: what comes after that.
+        calls: how many calls are under way.
     """
 
     waited: tuple[str, ...] = ()
     coming: tuple[Coming, ...] = ()
+    calls: int = 0
 
 
 _wholes: WeakKeyDictionary[Workflow[Any, Any], tuple[tuple[Coming, ...], tuple[Mapped, ...]]] = WeakKeyDictionary()
@@ -63,6 +68,28 @@ def whole(workflow: Workflow[Any, Any]) -> tuple[Coming, ...]:
 def maps(workflow: Workflow[Any, Any]) -> tuple[Mapped, ...]:
     """What a workflow maps over items, each once, in the order of its source."""
     return _read_whole(workflow)[1]
+
+
+def steps_of(workflow: Workflow[Any, Any]) -> list[Step[Any, Any]]:
+    """The steps that its source calls. What was read holds them weakly: an older version's are to go with it."""
+    return [step for c in whole(workflow) if c.of is not None and (step := c.of()) is not None]
+
+
+def steps_named(workflow: Workflow[Any, Any], name: str) -> list[Step[Any, Any]]:
+    """The steps of that name that its source calls: several only where those of several modules have it."""
+    return list(dict.fromkeys(step for step in steps_of(workflow) if step.name == name))
+
+
+def step_named(workflow: Workflow[Any, Any], name: str) -> Step[Any, Any] | None:
+    """The step of that name that a workflow means: the one its source calls, else as ``known.find`` finds it."""
+    found = steps_named(workflow, name)
+    return found[0] if len(found) == 1 else known.find(name, workflow.fn.__module__)
+
+
+def starts(workflow: Workflow[Any, Any]) -> tuple[str, ...]:
+    """The workflows whose runs it starts, each once; an empty name where that cannot be seen."""
+    texts = (c.text or "" for c in whole(workflow) if c.name == CHILD)
+    return tuple(dict.fromkeys(name for text in texts for name in text.split(OR)))
 
 
 def _read_whole(workflow: Workflow[Any, Any]) -> tuple[tuple[Coming, ...], tuple[Mapped, ...]]:
@@ -172,9 +199,12 @@ def _look(chains: Iterable[list[Standing]], home: str | None) -> Ahead:
     found: dict[tuple[str, str], int] = {}
     coming: list[Coming] = []
     waited: dict[str, None] = {}
+    calls = 0
     seen: dict[Any, set[Any]] = {}
     for chain in chains:
-        waited.update(dict.fromkeys(call.step.name for call in _under_way(chain)))
+        under_way = list(_under_way(chain))
+        waited.update(dict.fromkeys(call.step.name for call in under_way))
+        calls += len(under_way)
         each = _of_chain(chain, home, seen)
         at_once: dict[tuple[str, str], int] = {}
         for one in each:
@@ -186,7 +216,7 @@ def _look(chains: Iterable[list[Standing]], home: str | None) -> Ahead:
                 at_once.setdefault(at, len(coming))
                 coming.append(one)
         found.update(at_once)
-    return Ahead(waited=tuple(waited), coming=tuple(coming))
+    return Ahead(waited=tuple(waited), coming=tuple(coming), calls=calls)
 
 
 def _of_chain(chain: list[Standing], home: str | None, seen: dict[Any, set[Any]]) -> list[Coming]:

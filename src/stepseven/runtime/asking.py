@@ -1,4 +1,7 @@
-"""Questions of a run in memory: what is known is put together, the question stored, the answer waited for."""
+"""Questions of a run in memory: what is known is put together, the question stored, the answer waited for.
+
+Longer than other files: every kind of question is put together from the same few looks at the run.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-from stepseven.decide import escalate, policy
+from stepseven.decide import _phrases as say
+from stepseven.decide import escalate, incident, policy
 from stepseven.decide.escalate import Alternative, Done, Draft, Situation, Tried
+from stepseven.decide.incident import Cause, Kind
 from stepseven.model import INTERNAL, EffectKind, QuestionKind, WaitingFor
 from stepseven.runtime import choices, facts, outline, verifying
 from stepseven.runtime.calls import Call
@@ -17,6 +22,7 @@ from stepseven.runtime.place import Known
 from stepseven.runtime.waits import DurableWait
 from stepseven.store.codec import free_text
 from stepseven.transitions import questions
+from stepseven.transitions.offering import UNDO
 from stepseven.transitions.telling import Asking
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 BODY = "run.body"
 FACT_LOOK_US = 60_000_000
+_SHORT = 60  # characters of what stands in a line beside a step
 
 
 # -- the state of the run, for people -----------------------------------------------------------------------------------
@@ -32,6 +39,8 @@ FACT_LOOK_US = 60_000_000
 
 def situation(ex: Execution, current: str | None = None) -> Situation:
     """The run as it stands. *current*: the step that is being asked about; it is not "next"."""
+    from stepseven.runtime import ceilings  # which asks
+
     counts: dict[str, list[Any]] = {}
     for record in ex.records.values():
         if record.name.startswith(INTERNAL) or record.state != "done":
@@ -43,7 +52,7 @@ def situation(ex: Execution, current: str | None = None) -> Situation:
     of = {name: size for name, size in sizes.items() if name in counts and counts[name][0] <= size}  # else called elsewhere, too
     done = tuple(Done(step=name, summary=last, count=n, of=of.get(name)) for name, (n, last) in counts.items())
     _, remaining = outline.ahead(ex)
-    limit = ex.limits.usd if ex.limits is not None else None
+    limit = ceilings.ceiling(ex, "usd") if ex.limits is not None and ex.limits.usd is not None else None
     return Situation(
         client=ex.hold.client_id, workflow=ex.workflow.name, goal=ex.run["goal"], inputs=json.loads(ex.run["inputs"]),
         done=done, next_steps=tuple(n for n in remaining if n != current), spent_usd=ex.uusd / 1e6, limit_usd=limit,
@@ -64,12 +73,27 @@ def map_sizes(ex: Execution) -> dict[str, int]:
 
 
 def subject_of(call: Call) -> str | None:
-    """What a call works on, if that is one short thing: the item of its map, or its main argument."""
-    if call.place.item is not None:
-        return str(call.place.item.label)
+    """What a call works on, if that is one short thing: the item of its map, a write's key, or its main argument."""
     client = call.execution.hold.client_id  # every sentence names it anyway
-    texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= 60 and v != client]  # noqa: PLR2004 - one line
+    item = None if call.place.item is None else str(call.place.item.label)
+    if item is not None and not item.startswith(("[", "{")):
+        return item
+    paths = call.step.key_paths if call.step.settings.writes else None
+    if paths is not None and call.execution.workflow.name != UNDO:  # what is taken back has the name of a claim
+        # Of a callable's values only the whole is known: it is not called twice.
+        key = _key_words(paths.values(call.bound) if paths.call is None else [call.key[2]], client)
+        if key is not None:
+            return key
+    if item is not None:
+        return item
+    texts = [v for v in call.bound.values() if isinstance(v, str) and 0 < len(v) <= _SHORT and v != client]
     return free_text(texts[0]).rsplit("/", 1)[-1] if texts else None  # masked whole: half a credential is not recognised
+
+
+def _key_words(values: Sequence[Any], client: str) -> str | None:
+    """A business key as people read it: its values, without the client's id; ``None`` where that is long, or nothing."""
+    told = ", ".join(free_text(say.shown(v)) for v in values if v != client)
+    return told if 0 < len(told) <= _SHORT else None
 
 
 def _resource(declared: str | None) -> str | None:
@@ -208,7 +232,8 @@ async def failure(ex: Execution, call: Call) -> None:
     schema = call.step.typed.json_schema() if kind is QuestionKind.FAILURE else None
     key = f"{call.key[1]}/{call.key[2]}"
     details: dict[str, Any] = {
-        "branch": call.branch, "step": call.key[1], "schema": json.dumps(schema) if schema else None,
+        "cause": cause_of(ex, call, kind, rows[-1] if rows else None), "branch": call.branch, "step": call.key[1],
+        "schema": json.dumps(schema) if schema else None,
         "attempts": len([r for r in rows if r["outcome"] in ("failed", "unknown")]), "about": call.digest,
         "remember": json.dumps({"key": needs}) if needs else None, "signature": rows[-1]["signature"] if rows else None,
     }  # fmt: skip
@@ -221,7 +246,27 @@ async def failure(ex: Execution, call: Call) -> None:
         await answered(ex, call, await store(ex, kind, key, draft, **details))
 
 
+def cause_of(ex: Execution, call: Call, kind: QuestionKind, last: Row | None) -> Cause | None:
+    """What a question about a call has in common with those of other runs. *last*: the newest try."""
+    if call.down is not None and kind is QuestionKind.FAILURE:
+        return Cause(kind=Kind.RESOURCE, signature=call.down, resource=call.down)
+    return cause_of_try(ex, call.step.name, kind, last)
+
+
+def cause_of_try(ex: Execution, step: str | None, kind: QuestionKind, last: Row | None) -> Cause | None:
+    """The same, of what a try has shown alone."""
+    from stepseven.runtime import trouble
+
+    passing = last is not None and bool(trouble.details_of(last).get("counts"))
+    return incident.cause(
+        kind, workflow=ex.workflow.name, step=step, signature=None if last is None else last["signature"],
+        resource=None if last is None else last["resource"], passing=passing,
+    )  # fmt: skip
+
+
 def _failure_draft(ex: Execution, call: Call, rows: Sequence[Row], last: dict[str, Any]) -> Draft:
+    from stepseven.runtime import outages
+
     o = call.step.settings
     unchanged = True if o.effect is EffectKind.READ else None
     if unchanged is None and rows:
@@ -235,7 +280,7 @@ def _failure_draft(ex: Execution, call: Call, rows: Sequence[Row], last: dict[st
         ),
         effect=o.effect, nothing_changed=unchanged, needs=last.get("needs"), ask=last.get("ask"),
         result_type=type_name(call.step.typed.annotation), rerun=choices.rerunnable(ex, call, last),
-        looks=not last.get("ours"), waited=_waited(ex, call, rows),
+        looks=not last.get("ours"), waited=_waited(ex, call, rows) or outages.silence(ex, call),
         usd=o.cost.usd if o.cost else None, seconds=o.cost.seconds if o.cost else None,
     )  # fmt: skip
 
@@ -245,6 +290,8 @@ def resource_of(ex: Execution, call: Call) -> str | None:
     from stepseven.runtime import trouble
 
     rows = trouble.tries(ex, call)
+    if call.down is not None:
+        return call.down
     return _resource(call.step.settings.resource) or (rows[-1]["resource"] if rows else None)
 
 
@@ -293,6 +340,8 @@ async def answered(ex: Execution, call: Call, row: Row) -> Row:
     """Wait until a question of this call, or the one it was folded into, is no longer open."""
     if row["status"] != "open":
         return row
+    if call.down is not None:  # meanwhile it is looked whether that answers again
+        ex.on_resource.update({id_: call.down for id_ in (row["id"], row["folded_into"]) if id_ is not None})
     item = call.place.item
     async with aside(ex, call):
         return await (ex.answered(row) if item is None else item.answered(ex, row))
@@ -335,6 +384,7 @@ async def body_failed(ex: Execution, error: Exception, where: str) -> Row:
     a = Asking(
         id=ex.edge.new_id("q"), branch="", key=BODY, n=len(earlier) + 1, kind=QuestionKind.FAILURE, draft=draft,
         asked_seq=ex.seq, asked_of=ex.workflow.settings.to, attempts=len(rows) + 1, signature=signature,
+        cause=cause_of_try(ex, None, QuestionKind.FAILURE, row),
     )  # fmt: skip
 
     def unit(tx: Tx) -> tuple[Row, Row]:
@@ -351,4 +401,5 @@ async def poison(ex: Execution) -> Row:
     begun = [key[1] for key, rows in ex.attempts.items() if rows[-1]["outcome"] == "interrupted"]
     name = begun[-1] if begun else (outline.ahead(ex)[0] if last is None else outline.ahead(ex)[0] or last.name)
     draft = escalate.poison(situation(ex, name), executions=ex.run["barren"], last_step=name)
-    return await store(ex, QuestionKind.POISON, QuestionKind.POISON.value, draft)
+    cause = incident.cause(QuestionKind.POISON, workflow=ex.workflow.name, step=name, signature=None, resource=None)
+    return await store(ex, QuestionKind.POISON, QuestionKind.POISON.value, draft, cause=cause)

@@ -138,7 +138,7 @@ class Refusal(Deferred[Any]):
 class Call(Deferred[Any]):
     """A call of a step in a run."""
 
-    __slots__ = ("bound", "digest", "exact", "key", "lane", "place", "run", "step", "texts")
+    __slots__ = ("bound", "digest", "down", "exact", "key", "lane", "place", "run", "step", "texts", "trial")
 
     def __init__(  # noqa: PLR0913, PLR0917 - made in one place, once per call: a dataclass in between costs more than it says
         self,
@@ -162,6 +162,8 @@ class Call(Deferred[Any]):
         self.texts = texts  # argument -> canonical JSON
         self.run = run
         self.lane: tuple[str, ...] | None = None  # of a write: what no two calls of this run do at the same time
+        self.down: str | None = None  # the resource that it waits for while a person is asked about it
+        self.trial: str | None = None  # the resource that this call tries for all
 
     @property
     def branch(self) -> str:

@@ -8,9 +8,10 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
-from stepseven.decide import escalate
-from stepseven.model import FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
-from stepseven.runtime import asking, kinship
+from stepseven.decide import escalate, incident
+from stepseven.decide.plan import UNKNOWN
+from stepseven.model import INTERNAL, FailureKind, Limits, QuestionKind, RunStatus, WaitingFor, to_micro
+from stepseven.runtime import asking, kinship, outline
 from stepseven.runtime.waits import DurableWait
 from stepseven.transitions import family
 from stepseven.transitions.questions import limit_unit
@@ -174,6 +175,12 @@ async def left(ex: Execution) -> dict[str, float]:
     return found
 
 
+async def so_far(ex: Execution) -> dict[str, float]:
+    """What is used of each limit, in its unit."""
+    limited = [what for what in WHATS if ex.limits is not None and getattr(ex.limits, what) is not None]
+    return {what: used(ex, what, await _others_today(ex) if what == "client_usd_per_day" else 0) for what in limited}
+
+
 def _open(ex: Execution, what: str) -> Row | None:
     rows = ex.questions.get(("", QuestionKind.LIMIT.value, what))
     return rows[-1] if rows and rows[-1]["status"] == "open" else None
@@ -201,7 +208,8 @@ async def _wait(ex: Execution, call: Call, what: str, needs: float, others_uusd:
         if not inside and ex.reserved.steps and room(ex, what, needs, others_uusd, running=False):
             await kinship.paused(ex, ex)
             return
-        row = await _ask(ex, call.step.name, what, needs, used(ex, what, others_uusd))
+        enough = _enough(ex, call, what, others_uusd)
+        row = await _ask(ex, call.step.name, what, needs, used(ex, what, others_uusd), enough)
     until_us = (ex.now_us() // DAY_US + 1) * DAY_US if what == "client_usd_per_day" else None
     said = row["text"].split("\n", 1)[0]
     await ex.wait(DurableWait(kind=WaitingFor.PERSON, what=said, until_us=until_us, question_id=row["id"]))
@@ -243,16 +251,39 @@ async def asked(ex: Execution, name: str, what: str, needs: float) -> Row:
         await ex.shared(flight)
 
 
-async def _ask(ex: Execution, name: str, what: str, needs: float, so_far: float) -> Row:
+def _enough(ex: Execution, call: Call, what: str, others_uusd: int) -> float | None:
+    """The least ceiling that lets this call and all that comes after it through, by what is declared; ``None``: not known.
+
+    It counts every try of every call that the source has. Of loops, of what runs beside this call, in or around it, and of what
+    declares nothing nobody knows before: ``plan`` tells, as far as earlier runs do.
+    """
+    if what not in ("usd", "client_usd_per_day", "steps") or call.place.attempt is not None or len(ex.tasks) > outline.FEW:
+        return None
+    left, o = outline.look(ex), call.step.settings
+    steps = [c for c in left.coming if not c.name.startswith(INTERNAL) or c.name == family.START]
+    if left.calls > 1 or any(c.many or c.anew or c.name in (UNKNOWN, family.START) for c in steps):
+        return None
+    if what == "steps":
+        return used(ex, what, 0) + 1 + len(steps)
+    costs = [(None if o.cost is None else o.cost.usd, o.attempts), *((c.cost_usd, c.tries) for c in steps)]
+    if any(usd is None for usd, _ in costs):
+        return None
+    return used(ex, what, others_uusd) + sum((usd or 0) * tries for usd, tries in costs)
+
+
+async def _ask(
+    ex: Execution, name: str, what: str, needs: float, so_far: float, enough: float | None = None
+) -> Row:  # fmt: skip
     from stepseven.runtime.waits import Flight
 
     flight = ex.flights[("limit", what)] = Flight()  # one question per run and limit: all branches wait for it
     try:
         draft = escalate.limit(
             asking.situation(ex, name), what=what, ceiling=ceiling(ex, what), used=so_far,
-            next_step=name, next_cost=needs or None,
+            next_step=name, next_cost=needs or None, enough=enough,
         )  # fmt: skip
-        return await asking.store(ex, QuestionKind.LIMIT, what, draft, step=name)
+        cause = incident.cause(QuestionKind.LIMIT, workflow=ex.workflow.name, step=what, signature=None, resource=None)
+        return await asking.store(ex, QuestionKind.LIMIT, what, draft, step=name, cause=cause)
     finally:
         del ex.flights[("limit", what)]
         flight.wake()

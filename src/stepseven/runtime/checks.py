@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 RUN = "give the id of a run, as text (`stepseven runs` lists them)"
 QUESTION = "give the id of a question, as text (`stepseven inbox` lists them)"
+MAX_BY = 200  #: characters of a person's name
 _SHOWN = 80  # characters of a value
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # where something is in memory tells nobody anything
 
@@ -72,6 +73,31 @@ def texts_or_none(**given: Any) -> None:
     """
     for name, value in given.items():
         text_or_none(name, value)
+
+
+def person(name: str, value: Any, why: str) -> str:
+    """Who says or decides something.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        why: what is to be said there.
+
+    Raises:
+        InvalidArgument: it is no text, says nothing, or is too long for a name.
+    """
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_BY:
+        raise refused(name, value, f"{why}: a name of 1 to {MAX_BY} characters")
+    return value
+
+
+def person_or_none(name: str, value: Any, why: str) -> str | None:
+    """The same, or nobody.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    return None if value is None else person(name, value, f"{why}, or leave it out")
 
 
 def seconds(name: str, value: Any) -> float | None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
 from stepseven.errors import Refused, StepFailed, TooLarge
 from stepseven.model import QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import ceilings
+from stepseven.runtime import begun, ceilings
 from stepseven.runtime.asking import BODY
 from stepseven.runtime.place import place
 from stepseven.runtime.procedure import Workflow, WorkflowCall, code_of
@@ -46,11 +48,16 @@ class Started:
     workflow: Workflow[Any, Any]
     inputs: str
     about: str  # digest of both: a record of another one does not answer
+    name: str  # of the workflow; where it had another one, and was called by that, that one
 
     @property
     def base(self) -> str:
         """The key, unless the author gives one."""
-        return f"{self.workflow.name}={self.about}"
+        return f"{self.name}={self.about}"
+
+    def under(self, name: str) -> Started:
+        """The same call as it was made when the workflow had this name."""
+        return replace(self, about=digest(f"{name}\0{self.inputs}"), name=name)
 
 
 def started(child: Any) -> Started:
@@ -65,13 +72,13 @@ def started(child: Any) -> Started:
     text = guard(child.workflow.encode(child.given), "inputs", secrets="refuse")
     if len(text) > MAX_RESULT:
         raise TooLarge("inputs", len(text), MAX_RESULT)
-    return Started(child.workflow, text, digest(f"{child.workflow.name}\0{text}"))
+    return Started(child.workflow, text, digest(f"{child.workflow.name}\0{text}"), child.workflow.name)
 
 
 def child_id(parent_id: str, branch: str, key: str, call: Started, generation: int) -> str:
     """The id of the run that a call starts: the same after a crash, another one for another call, input or new start."""
     mark = digest("\0".join((parent_id, branch, key, call.about, str(generation))))[1:]
-    tail = f".{call.workflow.name}-{''.join(c for c in mark if c.isalnum())[:_MARK].lower()}"
+    tail = f".{call.name}-{''.join(c for c in mark if c.isalnum())[:_MARK].lower()}"
     return parent_id[: MAX_ID - len(tail)] + tail
 
 
@@ -130,42 +137,72 @@ def _again(row: Row) -> bool:
 async def _to_its_end(ex: Execution, here: Place, key: str, call: Started) -> None:
     """Make sure the child exists, see it through, and record its end."""
     generation = ex.generation((here.branch, START, key))
-    run_id, row = await _admitted(ex, here.branch, key, call, generation)
+    row, why = await _admitted(ex, here, key, call, generation)
     row = await _ended(ex, here, call, row)
     ended, (uusd, tokens) = await ex.store.read(lambda tx: children.spent(tx, row["no"]))
     done = ended["status"] == RunStatus.DONE
     failure = None if done else children.failure_of(ended)
     text = (ended["value"] or "null") if failure is None else json.dumps(failure, ensure_ascii=False)
+    other = _recorded(ex, row["id"])  # under another key: what it has cost is counted there
+    if other is not None:
+        uusd, tokens, text = 0, 0, ex.result_text(other) or text
     record = Record(
         id=ex.next_id(), branch=here.branch, name=START, key=key, generation=generation, state="done" if done else "failed",
-        inputs=call.about, summary=run_id, why=None if failure is None else failure["kind"], usd=uusd or None,
+        inputs=call.about, summary=row["id"], why=why if failure is None else failure["kind"], usd=uusd or None,
         tokens=tokens or None, started_us=ended["created_us"], ended_us=ex.now_us(),
     )  # fmt: skip
     await ex.append(record, durable=True, text=text)
 
 
-async def _admitted(ex: Execution, branch: str, key: str, call: Started, generation: int) -> tuple[str, Row]:
-    """The child's id and row; from now on it exists, whatever happens here."""
+def _recorded(ex: Execution, run_id: str) -> Record | None:
+    return next((r for r in (*ex.records.values(), *ex.older) if r.name == START and r.summary == run_id), None)
 
-    def named(parent_id: str, n: int) -> str:
-        return child_id(parent_id, branch, key, call, n)
 
-    run_id = named(ex.hold.run_id, generation)
+async def _admitted(ex: Execution, here: Place, key: str, call: Started, generation: int) -> tuple[Row, str | None]:
+    """The child's row: from now on it exists, whatever happens here. And why it is another run than the call's own."""
     parents = dict.fromkeys((ex.hold.root_id, ex.hold.run_id))
-    siblings = [each for p in parents for n in range(1, generation + 1) if (each := named(p, n)) != run_id]
-    admission = Admission(
-        run_id=run_id, client_id=ex.hold.client_id, workflow=call.workflow.name, source_digest=call.workflow.digest,
-        goal=ex.run["goal"], inputs=call.inputs,
-    )  # fmt: skip
+
+    def named(name: str) -> list[str]:
+        """What this call has started so far, under that name of the workflow: last what it starts now."""
+        made = call if name == call.name else call.under(name)
+        at = key if name == call.name else key.replace(call.base, made.base, 1)
+        return [child_id(p, here.branch, at, made, n) for p in parents for n in range(1, generation + 1)]
+
+    *siblings, run_id = named(call.name)
+    name = (here.branch, START, key)
+    # The one that it was said to be, where that failed and the call is made again.
+    siblings += [r.summary for r in (*ex.older_of(name), ex.records.get(name)) if r is not None and r.summary]
     row = await ex.store.read(lambda tx: tx.one(tx.sql.run_by_id, {"id": run_id}))
-    await ex.will_start(call.workflow.name, branch=branch, key=key, row=row)
+    first = None
     if row is None or row["parent_no"] != ex.hold.run_no:
-        now = ex.now_us()
-        row = await ex.write(lambda tx: children.admit(tx, ex.hold, admission, siblings, now), durable=True)
+        first = await begun.instead(ex, here, key, call, named)
+        if first is not None and first.row["parent_no"] != ex.hold.run_no:  # of the run this one is a fork of
+            siblings, first = [first.row["id"], *siblings], None
+    row = row if first is None else first.row
+    if first is None or not RunStatus(first.row["status"]).ended:
+        await ex.will_start(call.workflow.name, branch=here.branch, key=key, row=row)
+    row = await _standing_row(ex, call, run_id, row, siblings)
     ex.check()
-    ex.started[run_id] = row["no"]
-    ex.kin.setdefault(row["no"], (0, 0))
-    return run_id, row
+    ex.started[row["id"]] = row["no"]
+    if _recorded(ex, row["id"]) is None:
+        ex.kin.setdefault(row["no"], (0, 0))
+    await begun.asked_for(ex, row["id"])
+    return row, None if first is None else first.why
+
+
+async def _standing_row(ex: Execution, call: Started, run_id: str, row: Row | None, siblings: Sequence[str]) -> Row:
+    """Make sure that it exists, and goes on under the name that its workflow has in the code of whoever starts it."""
+    now = ex.now_us()
+    if row is None or row["parent_no"] != ex.hold.run_no:
+        admission = Admission(
+            run_id=run_id, client_id=ex.hold.client_id, workflow=call.workflow.name, source_digest=call.workflow.digest,
+            goal=ex.run["goal"], inputs=call.inputs,
+        )  # fmt: skip
+        return await ex.write(lambda tx: children.admit(tx, ex.hold, admission, siblings, now), durable=True)
+    if row["workflow"] != call.workflow.name and not RunStatus(row["status"]).ended:
+        no = row["no"]
+        return await ex.write(lambda tx: children.rename(tx, ex.hold, no, call.workflow.name, now), durable=True)
+    return row
 
 
 async def _ended(ex: Execution, here: Place, call: Started, row: Row) -> Row:

@@ -59,10 +59,10 @@ def wanted(
     """What was given to ``resume`` or ``plan``, as far as it can be checked without the run.
 
     Raises:
-        InvalidChoice: it cannot be meant so. InvalidArgument: the run's id, or who chooses, is no text.
+        InvalidChoice: it cannot be meant so. InvalidArgument: the run's id is no text, or who chooses no name.
     """
     checks.text("run_id", run_id, checks.RUN)
-    checks.text_or_none("by", by, "say who chooses, as text")
+    checks.person_or_none("by", by, "say who chooses, as text")
     try:
         tried = checks.named("approach", approach, "{step: label}")
         skipped = checks.named("skip", skip, "{step: value}")
@@ -257,7 +257,9 @@ class _Look:
     def _typed(self, step: Step[Any, Any], value: Any) -> str:
         try:
             typed = step.typed.validate_python(value)
-            rejected = None if step.settings.check is None else step.settings.check(typed)
+            rejected: Any = _converted(value, typed)
+            if rejected is None and step.settings.check is not None:
+                rejected = step.settings.check(typed)
             text = step.typed.encode(typed)
         except TooLarge:
             raise
@@ -305,6 +307,24 @@ class _Look:
         }  # fmt: skip
         homes = [next((writes[b] for b in outwards(r.branch) if b in writes), None) for r in self.records(name)]
         return homes[0] if homes and None not in homes else None
+
+
+def _converted(given: Any, typed: Any) -> str | None:
+    """What was silently made of a given value, where that is another thing than was given; ``None``: nothing was.
+
+    On its way to JSON bytes, a date, a path become text. That is right where the step returns one of them, and nothing that a
+    step has given which returns text.
+    """
+    if isinstance(given, Mapping):
+        pairs = [(each, typed.get(name) if isinstance(typed, Mapping) else getattr(typed, str(name), None))
+                 for name, each in given.items()]  # fmt: skip
+    elif isinstance(given, list | tuple) and isinstance(typed, list | tuple):
+        pairs = list(zip(given, typed, strict=False))
+    else:
+        as_text = isinstance(typed, str) and not isinstance(given, str)
+        as_number = isinstance(given, bool) and isinstance(typed, int | float) and not isinstance(typed, bool)
+        return f"{checks.shown(given)} is no {'text' if as_text else 'number'}" if as_text or as_number else None
+    return next((found for found in (_converted(*pair) for pair in pairs) if found is not None), None)
 
 
 __all__ = ["Wanted", "ended", "foreseen", "settle", "wanted"]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import drift, policy
 from stepseven.errors import NotRecordable
 from stepseven.model import INTERNAL, QuestionStatus
+from stepseven.runtime import known
 from stepseven.runtime.calls import inner_branch
 from stepseven.transitions import recoveries
 from stepseven.transitions.questions import REFUSED
@@ -21,7 +23,7 @@ from stepseven.transitions.recoveries import AS_WRITTEN, Chosen, Drift
 from stepseven.transitions.state import choice_of, outwards
 
 if TYPE_CHECKING:
-    from stepseven.decide.plan import Drifted
+    from stepseven.decide.plan import Coming, Drifted
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import RunMemory
@@ -110,6 +112,36 @@ def about(ex: RunMemory, call: Call) -> Wish | None:
     if found is None or (call.key in ex.stale and _newest(ex, call.key) > found.chosen.as_of_seq):
         return None
     return found
+
+
+def pending(ex: RunMemory) -> dict[str, Wish]:
+    """Of the choices what steps give, or that they are skipped, those that nothing on record tells of yet."""
+    found = {name: wish for name, wish in ex.wishes.items() if wish.choice in ("skip", "value")}
+    for record in (*ex.records.values(), *ex.older) if found else ():
+        if record.name in found and record.seq > found[record.name].chosen.as_of_seq:
+            del found[record.name]
+    return found
+
+
+def foreseen(ex: RunMemory, coming: Coming) -> Coming:
+    """A call that the source has, with what a person has chosen about it before it was reached."""
+    waiting = pending(ex) if ex.wishes else {}
+    step = known.find(coming.name, ex.workflow.fn.__module__) if waiting else None
+    if step is None:
+        return coming
+    names = {step.name, *ex.names_before(step)}
+    wish = max((wish for name, wish in waiting.items() if name in names), key=lambda wish: wish.at_us, default=None)
+    newest = max((wish for name, wish in ex.wishes.items() if name in names), key=lambda wish: wish.at_us, default=None)
+    if wish is None or wish is not newest:
+        return coming
+    by = wish.chosen.by or "a person"
+    if wish.choice == "skip":
+        return replace(coming, given=f"skipped, as {by} chose")
+    try:
+        step.typed.decode(wish.given or "null")
+    except NotRecordable:  # the type has changed since: it is asked for anew
+        return coming
+    return replace(coming, given=f"given by {by}")
 
 
 def _newest(ex: RunMemory, key: RecordKey) -> int:

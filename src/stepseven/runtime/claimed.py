@@ -1,13 +1,20 @@
-"""What a rehearsal does not come to, and a resume finds out about: writes in doubt in the code of a step that runs again."""
+"""What a rehearsal does not come to, and a resume asks about: in the code of a step that runs again.
+
+That are writes in doubt, and reads that failed as a person has to mend it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from stepseven.decide import policy
 from stepseven.decide.plan import Coming, Do, Met
-from stepseven.runtime import ahead, foresight, known, settling
+from stepseven.runtime import ahead, foresight, known, settling, trouble
+from stepseven.runtime.calls import Call
+from stepseven.runtime.place import Place
 from stepseven.transitions import effects
 
 if TYPE_CHECKING:
@@ -29,6 +36,9 @@ async def note(ex: Rehearsal) -> None:
         if met is not None:
             ex.note(met)
             asked.add(row["step"])
+    for met in _failed_inside(ex):
+        ex.note(met)
+        asked.add(met.name)
     ex.met[:] = [_anew(ex, met, asked) for met in ex.met]
     ex.coming = tuple(_anew(ex, coming, asked) for coming in ex.coming)
 
@@ -44,6 +54,22 @@ async def _asked(ex: Rehearsal, row: Row) -> Met | None:
     finally:
         call.close()  # it was only asked about
     return met if met.do is Do.ASK else None
+
+
+def _failed_inside(ex: Rehearsal) -> Iterator[Met]:
+    """What is asked about reads that failed in the code of a step that runs again, where nobody was asked before it broke off."""
+    for key, rows in list(ex.attempts.items()):
+        branch, name, _ = key
+        step = None if not branch or key in ex.records or key in ex.called else settling.step_of(ex, name)
+        if step is None or step.settings.writes or step.settings.on_failure == "raise":
+            continue
+        call = Call(step, Place(ex, branch), key, rows[-1]["inputs"] or "", {}, {}, settling.never)
+        try:
+            if isinstance(trouble.move_for(ex, call), policy.Ask):
+                why = f"failed: {trouble.last_reason(ex, call)}"
+                yield foresight.told(ex, call, Do.ASK, why, question=f"{step.name} failed: {trouble.last_reason(ex, call)}")
+        finally:
+            call.close()  # it was only asked about
 
 
 def _look(claim_id: str, tx: Tx) -> Claim | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide import escalate
 from stepseven.errors import NotRecordable
 from stepseven.model import ONCE, EffectState, QuestionKind
-from stepseven.runtime import approving, asking, codechange, doubt, reading, rekeyed, remembering, sending, writing
+from stepseven.runtime import approving, asking, codechange, doubt, moved, reading, rekeyed, remembering, sending, writing
 from stepseven.store.codec import free_text, guard
 from stepseven.transitions import effects
 from stepseven.transitions.effects import REFUSED_RESULT, Claim
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import RunMemory
-    from stepseven.runtime.rekeyed import Before
+    from stepseven.runtime.rekeyed import At, Before
     from stepseven.store.base import Row, Tx
     from stepseven.transitions.effects import Intent
 
@@ -188,23 +188,24 @@ def said(ex: RunMemory, call: Call) -> Row | None:
     found = None
     for (branch, kind, key), rows in ex.questions.items():
         mine = kind == QuestionKind.CONFLICT.value and branch == call.branch and key.startswith(prefix)
-        if mine and rows[-1]["status"] in ("open", "answered") and key == f"{prefix}{rekeyed.replaced_by(rows[-1])}":
-            found = rows[-1]
+        if mine and rows[-1]["status"] in ("open", "answered"):
+            at = rekeyed.replaced_by(rows[-1])
+            found = rows[-1] if at is not None and key == rekeyed.question_key(call, at) else found
     return found
 
 
 async def about(ex: Execution, call: Call, row: Row) -> Before | None:
     """What is on record of what such a question is about; ``None``: nothing any more."""
     claims = await ex.store.read(lambda tx: rekeyed.claims_of(ex, tx))
-    return rekeyed.named(ex, call, rekeyed.replaced_by(row) or "", claims)
+    return rekeyed.named(ex, call, rekeyed.replaced_by(row) or (call.branch, ""), claims)
 
 
 async def asked_for(ex: Execution, call: Call) -> None:
     """The code asks for what is on record: whether another call is the same as that, nobody has to say any more."""
-    for (branch, kind, _), rows in list(ex.questions.items()):
-        if kind == QuestionKind.CONFLICT.value and branch == call.branch and rows[-1]["status"] == "open":
+    for (_, kind, _), rows in list(ex.questions.items()):
+        if kind == QuestionKind.CONFLICT.value and rows[-1]["status"] == "open":
             row = rows[-1]
-            if rekeyed.replaced_by(row) == call.key[2] and row["step"] in rekeyed.names_of(ex, call):
+            if rekeyed.replaced_by(row) == (call.branch, call.key[2]) and row["step"] in rekeyed.names_of(ex, call):
                 ex.remember_question(await ex.withdraw(row["id"]))
                 ex.wake_question(row["id"])
 
@@ -237,14 +238,14 @@ async def _ask_after_result(ex: Execution, call: Call) -> Row | None:
         first=await ex.store.read(lambda tx: _first_arguments(tx, call, old)), now=json.loads(_wanted(ex, call)),
         receipt=json.loads(ex.result_text(old) or "null"), reason=reason,
     )  # fmt: skip
-    return await _store(ex, call, draft, old.key)
+    return await _store(ex, call, draft, (old.branch, old.key))
 
 
 async def _ask_after_code(ex: Execution, call: Call, intent: Intent) -> Row | None:
     """Ask where the code changed, and calls it under another key. One call after the other, each about another receipt."""
     if not rekeyed.worth_a_look(ex, call):
         return None
-    lane = ("rekeyed", call.branch, call.step.name)
+    lane = ("rekeyed", call.step.name)
     await ex.take_lane(lane)
     try:
         before = await _settled_before(ex, call, intent)
@@ -259,7 +260,7 @@ async def _settled_before(ex: Execution, call: Call, intent: Intent) -> Before |
     while before is not None and before.doubt:
         await rekeyed.find_out(ex, before)
         found = await rekeyed.find(ex, call, intent)
-        if found is not None and found.doubt and found.key == before.key:  # another run is finding out about it
+        if found is not None and found.doubt and found.at == before.at:  # another run is finding out about it
             await sending.busy(ex, call)
         before = found
     return before
@@ -272,15 +273,18 @@ async def _ask_about(ex: Execution, call: Call, before: Before) -> Row:
     receipt = json.loads(rekeyed.receipt_of(ex, before) or "null")
     draft = escalate.other_key(
         asking.situation(ex, call.step.name), step=call.step.name, subject=asking.subject_of(call),
-        keys=(before.key, call.key[2]), first=before.arguments, now=json.loads(_wanted(ex, call)),
+        keys=(before.key, call.key[2]), places=moved.places(before.branch, call.branch),
+        first=before.arguments, now=json.loads(_wanted(ex, call)),
         receipt=None if isinstance(receipt, dict) and REFUSED_RESULT in receipt else receipt,
     )  # fmt: skip
-    return await _store(ex, call, draft, before.key)
+    return await _store(ex, call, draft, before.at)
 
 
-async def _store(ex: Execution, call: Call, draft: Draft, replaces: str) -> Row:
-    draft.context["replaces"] = replaces
-    key = f"{call.key[1]}/{call.key[2]}/{replaces}"
+async def _store(ex: Execution, call: Call, draft: Draft, replaces: At) -> Row:
+    draft.context["replaces"] = replaces[1]
+    if replaces[0] != call.branch:
+        draft.context["replaces_in"] = replaces[0]
+    key = rekeyed.question_key(call, replaces)
     return await asking.store(ex, QuestionKind.CONFLICT, key, draft, branch=call.branch, step=call.key[1])
 
 
@@ -308,10 +312,11 @@ def _unasked(ex: Execution, call: Call, name: str) -> Record | None:
 
 def _replaced(ex: Execution, call: Call, old: Record) -> bool:
     """Whether it is on record what became of *old* instead: a person said so when another key was asked about."""
+    at = old.branch, old.key
     for (branch, kind, key), rows in ex.questions.items():
-        if branch == call.branch and kind == QuestionKind.CONFLICT.value and rows[-1]["status"] == "answered":
-            about = json.loads(rows[-1]["context"]).get("replaces")
-            if about == old.key and key.startswith(f"{call.key[1]}/") and key != f"{call.key[1]}/{call.key[2]}/{old.key}":
+        if kind == QuestionKind.CONFLICT.value and rows[-1]["status"] == "answered" and key.startswith(f"{call.key[1]}/"):
+            mine = branch == call.branch and key == rekeyed.question_key(call, at)
+            if rekeyed.replaced_by(rows[-1]) == at and not mine:
                 return True
     return False
 

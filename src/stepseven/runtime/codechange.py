@@ -2,6 +2,8 @@
 
 Asked before the body begins, and only then: when the new step has run, it is too late to ask. What a person said stands with the
 question and is obeyed from there at every load; nothing is rewritten.
+
+Longer than other files: what is looked at, asked and foreseen are one comparison, read from the same records.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from stepseven.decide import _phrases as say
 from stepseven.decide import changes, escalate
-from stepseven.decide.changes import MAP, Changes, Kept, Known, Source
+from stepseven.decide.changes import MAP, START, Changes, Kept, Known, Source
 from stepseven.decide.plan import UNKNOWN
 from stepseven.errors import NotRecordable
 from stepseven.model import INTERNAL, EffectState, FailureKind, QuestionKind, RunStatus
-from stepseven.runtime import ahead, asking, inside, known
+from stepseven.runtime import ahead, asking, chosen, inside, known, outline
+from stepseven.runtime import begun as runs_begun
+from stepseven.runtime.procedure import registry
 from stepseven.store.codec import free_text
-from stepseven.transitions import renaming, taking
+from stepseven.transitions import codes, renaming, steps, taking
+from stepseven.transitions.codes import PASSED_BY, Has
 from stepseven.transitions.offering import UNDO
+from stepseven.transitions.runs import lost
 from stepseven.transitions.state import Record, choice_of
 from stepseven.transitions.taking import Wanting
 
@@ -36,7 +43,6 @@ if TYPE_CHECKING:
 
 CODE = QuestionKind.CODE.value
 _AHEAD = "code_ahead"  # in the question's context
-PASSED_BY = "run.passed_by"  # name of the record of what the run's code has and did not come to
 
 
 # -- before the body begins ---------------------------------------------------------------------------------------------------
@@ -48,35 +54,91 @@ async def settle(ex: Lifecycle) -> bool:
     A recovery looks, and for writes any execution with other code; what was asked before holds the run whoever takes it. A
     question that the code has answered since is closed.
     """
+    may, looked = await _settled(ex)
+    if may:
+        await _keep_ahead(ex, looked=looked)
+    return may
+
+
+async def _settled(ex: Lifecycle) -> tuple[bool, bool]:
+    """Whether the body may begin, and whether it was compared."""
     from stepseven.runtime.memory import Stop
 
     for row in ex.questions.get(("", CODE, CODE), []):
         if row["status"] == "answered" and choice_of(json.loads(row["answer"])) == "stop":
             ex.halt(Stop(RunStatus.CANCELLED, f"stopped by {row['answered_by']}", kind=FailureKind.FIXABLE))
-            return False
+            return False, False
     asked = _open(ex)
     if asked is None and not _looks(ex):
-        return True
+        return True, False
     pairs = look(ex).pairs
     if asked is None and not ex.recovery:  # whatever the reads are, they only cost; a write under another name is done twice
         pairs = tuple(p for p in pairs if p.old.acts)
     wanted = any(p.to is not None for p in pairs)
     if asked is None and not wanted:
-        return True
+        return True, True
     if await ex.store.read(partial(newer_lives, ex)):
         ex.release(f"a worker with newer code of {ex.workflow.name} lives, and takes it")
-        return False
+        return False, True
     if asked is not None and wanted and _lines(asked) == [p.line() for p in pairs]:
         ex.idle(asked)
-        return False
+        return False, True
     if asked is not None and not await ex.withdrawn(asked["id"]):
-        return await settle(ex)
+        return await _settled(ex)
     if not wanted:
-        return True
+        return True, True
     draft = escalate.code(asking.situation(ex), pairs)
     draft.context[_AHEAD] = _ahead(ex, asked)
     ex.idle(await asking.store(ex, QuestionKind.CODE, CODE, draft))
-    return False
+    return False, True
+
+
+async def _keep_ahead(ex: Lifecycle, *, looked: bool) -> None:
+    """Before the body begins: make sure that it is on record what this code has, so that newer code is compared with that.
+
+    Ordinarily it is: the take wrote it, or the park. It is not where the source had not been read by the take, and where other
+    code than wrote it is about to be executed. It is the same transaction's worth whatever comes after: a claim is written later.
+    """
+    kept = _ahead(ex, None)
+    if ex.workflow.name == UNDO or (kept is not None and not looked):
+        return
+    have = names(ex.workflow)
+    if kept is not None and have <= {*kept, *ex.counts, *_mapped_before(ex)} and {*kept} <= {*have, UNKNOWN}:
+        return
+    _, remaining = outline.ahead(ex)
+    text, passed = json.dumps(remaining), _passed(ex, remaining)
+
+    def unit(tx: Tx) -> None:
+        if not codes.note_ahead(tx, ex.hold, text):
+            raise lost(tx, ex.hold)
+        if passed is not None:
+            steps.append(tx, ex.hold, passed, now_us=ex.now_us())
+
+    def then(_: None) -> None:
+        ex.run = {**ex.run, "remaining": text}
+        if passed is not None:
+            ex.keep(passed)
+
+    await ex.write(unit, durable=False, then=then)
+
+
+def has(workflow: Workflow[Any, Any]) -> Has:
+    """What a workflow's code has, as a take writes it down. Reads the source, once."""
+    found = _has.get(workflow)
+    if found is None:
+        maps = [name for name in _mapped(workflow) if name]
+        found = _has[workflow] = Has(
+            steps=json.dumps(ahead.names(ahead.whole(workflow))), maps=json.dumps(sorted(maps)) if maps else None
+        )
+    return found
+
+
+def has_read(workflow: Workflow[Any, Any]) -> Has | None:
+    """The same, where the source was read before: this is for a transaction, which does not wait for that."""
+    return _has.get(workflow)
+
+
+_has: WeakKeyDictionary[Workflow[Any, Any], Has] = WeakKeyDictionary()
 
 
 def _looks(ex: RunMemory) -> bool:
@@ -95,6 +157,13 @@ def _unexecuted(ex: RunMemory) -> bool:
     if not ex.codes or ex.codes[-1].digest != ex.workflow.digest:
         return False
     return all(r.seq <= ex.codes[-1].seq or r.name.startswith(INTERNAL) for r in ex.records.values())
+
+
+def unmet(ex: RunMemory) -> bool:
+    """Whether the run's calls are on record as an older code made them: this one only asked about itself, or took the run."""
+    rows = ex.questions.get(("", CODE, CODE), [])
+    asked = bool(rows) and all(r.seq <= rows[-1]["asked_seq"] or r.name.startswith(INTERNAL) for r in ex.records.values())
+    return asked or _unexecuted(ex)
 
 
 def _open(ex: RunMemory) -> Row | None:
@@ -134,9 +203,17 @@ def passed_by(ex: RunMemory, remaining: Collection[str]) -> Record | None:
     met = (*ex.counts, *(name for _, name, _ in ex.attempts))
     if ex.left is None or ex.workflow.name == UNDO or all(name.startswith(INTERNAL) for name in met):
         return None  # where no step is on record, none can be gone
+    return _passed(ex, remaining)
+
+
+def _mapped_before(ex: RunMemory) -> set[str]:
+    """What was mapped over at least one item."""
+    return {MAP + inside.base(r.key) for r in ex.records.values() if r.name == "run.map" and '"of": 0' not in (r.result or "")}
+
+
+def _passed(ex: RunMemory, remaining: Collection[str]) -> Record | None:
     have = names(ex.workflow)
-    mapped = {MAP + inside.base(r.key) for r in ex.records.values() if r.name == "run.map" and '"of": 0' not in (r.result or "")}
-    wanted, kept = have - {*remaining, *ex.counts, *mapped}, frozenset(_passed_by(ex))
+    wanted, kept = have - {*remaining, *ex.counts, *_mapped_before(ex)}, frozenset(_passed_by(ex))
     if wanted <= kept <= have:
         return None
     now, key = ex.now_us(), ("", PASSED_BY, "steps")
@@ -161,12 +238,18 @@ def notes(ex: RunMemory) -> tuple[str, ...]:
     return () if ex.workflow.name == UNDO else changes.sentences(look(ex))
 
 
-def asks(ex: RunMemory) -> str | None:
-    """The headline of the question that a recovery would ask before anything runs; ``None``: none. Nothing is stored."""
+def asks(ex: RunMemory) -> tuple[str, dict[str, str]] | None:
+    """What a recovery would ask before anything runs; ``None``: nothing. Nothing is stored.
+
+    Returns:
+        The headline of the question, and the new steps it is about: which one on record each could be.
+    """
     pairs = () if ex.workflow.name == UNDO else look(ex).pairs
-    if not any(p.to is not None for p in pairs):
+    could_be = {p.to: p.old.name for p in pairs if p.to is not None}
+    if not could_be:
         return None
-    return escalate.code(asking.situation(ex), pairs).text.split("\n", 1)[0]  # type: ignore[arg-type]  # it only reads
+    draft = escalate.code(asking.situation(ex), pairs)  # type: ignore[arg-type]  # it only reads
+    return draft.text.split("\n", 1)[0], could_be
 
 
 def look(ex: RunMemory) -> Changes:
@@ -190,7 +273,7 @@ def _exchanged(ex: RunMemory, source: Source) -> bool:
     What acts is gone, from the source and from what is loaded, and something is in the source that was not. Nothing is read
     from the store where all that the source has was there before: a run that just wakes pays nothing for it.
     """
-    if source.unseen or not (ex.resumed or ex.run["root_no"]):
+    if source.unseen or not (ex.resumed or ex.kin or ex.run["root_no"]):
         return False
     before = _ahead(ex, None)
     mapped = {MAP + inside.base(r.key) for r in ex.records.values() if r.name == "run.map"}
@@ -202,9 +285,15 @@ def _exchanged(ex: RunMemory, source: Source) -> bool:
 
 
 def _loaded(ex: RunMemory, old: Kept) -> bool:
-    """Whether a step that may be the one on record is declared: it may be called where the source does not tell."""
-    step = known.find(old.name, ex.workflow.fn.__module__)
-    return step is not None and (step.settings.writes or not old.writes)
+    """Whether a step that may be the one on record is declared: it may be called where the source does not tell.
+
+    One of the same name in a module that the workflow calls nothing of is another.
+    """
+    if old.name.startswith(START):
+        return changes.shown(old.name) in registry
+    steps = {step.fn.__module__ for step in ahead.steps_of(ex.workflow)}
+    mine = (s for s in known.living(old.name) if s.fn.__module__ in {*steps, ex.workflow.fn.__module__})
+    return any(step.settings.writes or not old.writes for step in mine)
 
 
 def names(workflow: Workflow[Any, Any]) -> frozenset[str]:
@@ -213,8 +302,9 @@ def names(workflow: Workflow[Any, Any]) -> frozenset[str]:
 
 
 def _mapped(workflow: Workflow[Any, Any]) -> tuple[str, ...]:
-    """What a workflow maps, each once, as it is named beside steps."""
-    return tuple(dict.fromkeys(MAP + inside.base(m.key) for m in ahead.maps(workflow) if m.key))
+    """What a workflow maps, and the workflows whose runs it starts, each once, as they are named beside steps."""
+    maps = (MAP + inside.base(m.key) for m in ahead.maps(workflow) if m.key)
+    return tuple(dict.fromkeys((*maps, *(START + name for name in ahead.starts(workflow) if name))))
 
 
 def _called(workflow: Workflow[Any, Any]) -> tuple[dict[str, Coming], bool]:
@@ -225,16 +315,21 @@ def _called(workflow: Workflow[Any, Any]) -> tuple[dict[str, Coming], bool]:
 
 
 def _source(workflow: Workflow[Any, Any]) -> tuple[Source, dict[str, Step[Any, Any] | None]]:
-    """What the code calls; and the steps by name, ``None`` where a name is several steps' in this process."""
+    """What the code calls; and the steps by name, ``None`` where a name is that of several of them."""
     called, unseen = _called(workflow)
-    steps = {name: known.find(name, workflow.fn.__module__) for name in called}
-    known_ = (*(_known(c, steps[name]) for name, c in called.items()), *(Known(name=name) for name in _mapped(workflow)))
+    steps = {name: ahead.step_named(workflow, name) for name in called}
+    known_ = (
+        *(_known(c, steps[name], workflow) for name, c in called.items()), *(Known(name=name) for name in _mapped(workflow))
+    )  # fmt: skip
     return Source(steps=known_, unseen=unseen), steps
 
 
-def _known(coming: Coming, step: Step[Any, Any] | None) -> Known:
+def _known(coming: Coming, step: Step[Any, Any] | None, workflow: Workflow[Any, Any]) -> Known:
     if step is None:
-        return Known(name=coming.name, writes=coming.effect is not None, usd=coming.cost_usd)
+        each = [s.settings for s in ahead.steps_named(workflow, coming.name)]
+        before = tuple(dict.fromkeys(name for o in each for name in o.renamed_from))
+        writes = coming.effect is not None or any(o.writes for o in each)
+        return Known(name=coming.name, writes=writes, renamed_from=before, usd=coming.cost_usd)
     o = step.settings
     arguments = frozenset(step.parameters.names) - step.parameters.ignore
     return Known(
@@ -275,10 +370,22 @@ def _kept(ex: RunMemory, *, claims: bool) -> list[Kept]:
     for row in rows:
         claimed.setdefault(row["step"], []).append(row)
     made = inside.inside(ex, rows)
-    begun = {name: None for name in made if not changes.is_map(name)}
-    kept = [_kept_one(ex, name, found.get(name, []), claimed.get(name, [])) for name in {**found, **claimed, **begun}]
+    entered = {name: None for name in made if not changes.is_map(name)}
+    kept = [_kept_one(ex, name, found.get(name, []), claimed.get(name, [])) for name in {**found, **claimed, **entered}]
     kept = [replace(k, inside=True) if k.name in made and made[k.name].acts else k for k in kept]
-    return [*kept, *_kept_maps(ex, made, {k.name for k in kept})]
+    kept += _kept_maps(ex, made, {k.name for k in kept})
+    kept += _kept_choices(ex, {k.name for k in kept}) if ex.wishes else ()
+    # Where it cannot be seen what is started, one that is gone may still be.
+    return [*kept, *runs_begun.kept(ex)] if claims and "" not in ahead.starts(ex.workflow) else kept
+
+
+def _kept_choices(ex: RunMemory, on_record: Collection[str]) -> Iterable[Kept]:
+    """Steps that the code does not have, and that a person has chosen something about before they were reached."""
+    has = _called(ex.workflow)[0]
+    for name, wish in chosen.pending(ex).items():
+        if name not in on_record and name not in has:
+            what = "it is skipped, as {} chose" if wish.choice == "skip" else "its result is given by {}"
+            yield Kept(name=name, count=0, given=what.format(wish.chosen.by or "a person"))
 
 
 def _kept_maps(ex: RunMemory, made: Mapping[str, Inside], steps: Collection[str]) -> Iterable[Kept]:

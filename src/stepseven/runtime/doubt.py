@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import escalate, policy
-from stepseven.decide.classify import Proof
+from stepseven.decide.classify import Handling, Proof
 from stepseven.errors import AlreadyDone, Conflict, NotYet, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, FailureKind, QuestionKind, RunStatus, to_micro
-from stepseven.runtime import approving, asking, choices, clash, trouble, writing
+from stepseven.runtime import approving, asking, choices, clash, outages, trouble, writing
 from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.attempt import Attempt, loose
 from stepseven.runtime.binding import call_bound
@@ -40,6 +40,7 @@ PROBE_TRIES = 3  # DESIGN §5.2: an erring probe is repeated twice
 NOT_YET_US = 15 * 60 * 1_000_000  # how long "not yet" is believed before a person is asked
 NOT_YET_PAUSE_US = 30_000_000  # between two looks, at most
 BROKE_OFF = "the run broke off before an answer was kept"
+_PASSING = (Handling.RETRYABLE, Handling.DEFERRAL)
 RESTORED = "a backup was restored: it may have been done after that was made"
 LOOKED_FIRST = "nothing was sent yet: it was looked whether somebody had done it by hand"
 
@@ -152,15 +153,19 @@ async def as_it_stands(ex: Execution, held: Claim) -> Claim:
     return held if now is None else now
 
 
-async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking: _Looking, *, proven: bool) -> Sent | None:
+async def _look(  # noqa: C901, PLR0911 - whatever is found
+    ex: Execution, call: Call, intent: Intent, held: Claim, looking: _Looking, *, proven: bool
+) -> Sent | None:
     """Ask the probe once. ``None``: it is not known yet."""
-    started_us = ex.now_us()
+    if not await _may_look(ex, call, intent, held):
+        return None
+    started_us, trial = ex.now_us(), call.trial
     safe_us = held.gate_until_us + round(call.step.settings.settle * 1e6)
     left_us = await ex.store.read(partial(_could_send_us, ex, call, held))
     if left_us is not None:
         safe_us = started_us + left_us if left_us else min(safe_us, started_us)
     try:
-        found = await probed(call, intent, held)
+        found = await _probed(ex, call, intent, held)
     except NotYet:
         looking.times += 1
         if started_us > safe_us + NOT_YET_US:
@@ -175,6 +180,8 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
         await _ask(ex, call, intent, held, "something else is there under the same key")
         return None
     except Exception as error:  # noqa: BLE001 - a look that fails proves nothing
+        if trial is not None:  # it was known to be down
+            return None
         looking.errors += 1
         return await _look_failed(ex, call, intent, held, error, None if proven else looking.errors)
     if not isinstance(found, _Nothing):
@@ -184,6 +191,30 @@ async def _look(ex: Execution, call: Call, intent: Intent, held: Claim, looking:
         return await _not_done(ex, call, held)
     await ex.until(safe_us, f"looking whether {call.step.name} is there")
     return None
+
+
+async def _may_look(ex: Execution, call: Call, intent: Intent, held: Claim) -> bool:
+    """Whether the probe may be asked now; if not, that was waited for, or a person was asked instead."""
+    try:
+        return await outages.may_look(ex, call, last_approach(ex, call))
+    except outages.TooLong as silence:
+        await _ask(ex, call, intent, held, str(silence))
+        return False
+
+
+async def _probed(ex: Execution, call: Call, intent: Intent, held: Claim) -> Any:
+    """``probed``, which tells all that wait for the same resource whether it answers, if this is the look for them."""
+    try:
+        found = await probed(call, intent, held)
+    except Exception as error:
+        put_off = not isinstance(error, NotYet | Conflict) and trouble.verdict_of(ex, call, error).handling in _PASSING
+        await (outages.silent(ex, call) if put_off else outages.answered(ex, call))
+        raise
+    else:
+        await outages.answered(ex, call)
+        return found
+    finally:
+        await outages.leave(ex, call)
 
 
 def _could_send_us(ex: Execution, call: Call, held: Claim, tx: Tx) -> int | None:

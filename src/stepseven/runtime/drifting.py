@@ -29,12 +29,13 @@ from stepseven.transitions import steps
 from stepseven.transitions.state import Record, choice_of, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from stepseven.decide.plan import Drifted
+    from stepseven.decide.plan import Drifted, Observed
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.lifecycle import Lifecycle
     from stepseven.runtime.memory import RunMemory
+    from stepseven.runtime.rehearsal import Rehearsal
     from stepseven.store.base import Row, Tx
 
 KEY = QuestionKind.DRIFT.value
@@ -464,16 +465,42 @@ async def _rehearsed(ex: Execution, moved: Sequence[Drifted]) -> Sequence[Drifte
     """The same with what depends on each, as the run's own code shows it when it meets what is so now. Nothing is written."""
     from stepseven.runtime.rehearsal import Rehearsal  # which stands above this module
 
-    async def runs(now: Sequence[Drifted], whole: str | None = None) -> Counter[str]:
+    async def way(now: Sequence[Drifted], whole: str | None) -> Observed:
         loaded = await ex.store.read(lambda tx: load(tx, ex.hold.run_no))  # a rehearsal plays with what it is given
         assert loaded is not None  # the run is ours  # noqa: S101
-        rehearsal = Rehearsal(ex.services, ex.workflow, loaded)
-        if now:
-            rehearsal.reread_record = whole
-            refresh_in_memory(rehearsal, now)
-            rehearsal.changed = True
-        seen = await rehearsal.rehearse()
-        return Counter(met.name for met in seen.met if met.do is Do.RUN)
+        return await rehearse(Rehearsal(ex.services, ex.workflow, loaded), now, whole)
+
+    return await with_dependants(ex, moved, way)
+
+
+async def rehearse(rehearsal: Rehearsal, now: Sequence[Drifted], whole: str | None) -> Observed:
+    """What a resume would do that has refreshed some changes.
+
+    Args:
+        rehearsal: a fresh one.
+        now: the changes; none: everything is kept as the run knows it.
+        whole: the client record as it is now; ``None``: as far as the changes tell.
+    """
+    if now:
+        rehearsal.reread_record = whole
+        refresh_in_memory(rehearsal, now)
+        rehearsal.changed = True  # what a call is given may be another thing than last time
+    return await rehearsal.rehearse()
+
+
+async def with_dependants(
+    ex: Execution, moved: Sequence[Drifted], way: Callable[[Sequence[Drifted], str | None], Awaitable[Observed]]
+) -> Sequence[Drifted]:
+    """What moved, with everything that depends on each: one list for the question and for the plan.
+
+    Args:
+        ex: the run.
+        moved: what ``look`` found and is ``read``.
+        way: what a resume would do, of changes that are refreshed, as ``rehearse`` tells it.
+    """
+
+    async def runs(now: Sequence[Drifted], whole: str | None = None) -> Counter[str]:
+        return Counter(met.name for met in (await way(now, whole)).met if met.do is Do.RUN)
 
     before = await runs(())
     groups = [[one] for one in moved] if len(moved) <= _ONE_BY_ONE else [list(moved)]

@@ -16,6 +16,7 @@ from stepseven.errors import InvalidChoice, UnknownRun
 from stepseven.model import FailureKind, RunStatus, WaitingFor
 from stepseven.runtime import choosing, kinship
 from stepseven.runtime.choosing import Wanted
+from stepseven.runtime.codechange import has, has_read
 from stepseven.runtime.grip import RECOVERY_AFTER_US, Grip, last_us
 from stepseven.runtime.lifecycle import Lifecycle
 from stepseven.runtime.memory import Over, Stop
@@ -65,6 +66,7 @@ class Driver:
         """Admit a run and drive it: one durable commit for both."""
         self.services.worker.start()
         grip, recovery_id = Grip(self.services.worker), self.services.edge.new_id("rec")
+        has(workflow)  # read before the transaction, which writes it down
 
         def unit(tx: Tx) -> tuple[Row, Taken | None, Loaded | None]:
             grip.again()
@@ -253,10 +255,11 @@ class Driver:
         """Take what is due, in one durable commit, and drive it. Nobody else here begins to drive a run meanwhile."""
         grip = Grip(self.services.worker)
         self._batch = batch_over = asyncio.get_running_loop().create_future()
+        read = {name: found for name, workflow in workflows.items() if (found := has_read(workflow)) is not None}
 
         def unit(tx: Tx) -> Batch:
             grip.again()
-            w = replace(wanting, skip=(*wanting.skip, *self.asleep))
+            w = replace(wanting, skip=(*wanting.skip, *self.asleep), has=read)
             batch = taking.take_due(tx, w, room, self.services.edge.now_us(), empty=empty)
             for taken in batch.taken:
                 grip.take(taken)
@@ -347,7 +350,7 @@ class Driver:
         execution.code_before, execution.broke_off = taken.run["source_digest"], taken.run["owner"] is not None
         driven = self.driven.get(hold.run_id)
         if driven is not None:
-            driven.execution = execution
+            driven.execution, execution.brief = execution, driven.brief
         fences, executed = self.services.worker.fences, self.services.worker.executed
         executed[hold.run_no], over = execution.executed_us, Over.AGAIN
         fences[hold.run_no] = hold.fence
@@ -370,7 +373,7 @@ class Driver:
     def _take(self, tx: Tx, row: Row, workflow: Workflow[Any, Any]) -> Taken:
         worker = self.services.worker
         now, dead = self.services.edge.now_us(), worker.dead_workers(tx)
-        return runs.take(tx, row, worker.id, source_digest=workflow.digest, now_us=now, proven_dead=dead)
+        return runs.take(tx, row, worker.id, source_digest=workflow.digest, now_us=now, proven_dead=dead, has=has_read(workflow))
 
     def _given_back(self, tx: Tx, run_id: str) -> Row:
         """The run's row, after it was given back if it is in nobody's hands here."""

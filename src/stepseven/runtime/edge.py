@@ -45,6 +45,10 @@ class Edge:
         bits = int.from_bytes(secrets.token_bytes(8))
         return f"{prefix}_{''.join(_ALPHABET[bits >> shift & 31] for shift in range(0, 60, 5))}"
 
+    def new_secret(self) -> tuple[bytes, str]:
+        """Six random bytes that name a fresh secret, and the secret: 32 more as 43 characters that may stand in a URL."""
+        return secrets.token_bytes(6), secrets.token_urlsafe(32)
+
     def new_uuid(self) -> str:
         """A fresh random UUID."""
         raw = bytearray(secrets.token_bytes(16))

@@ -44,6 +44,9 @@ class Execution(RunMemory):
     async def will_start(self, name: str, *, branch: str, key: str, row: Row | None) -> None:
         """Another run is about to be started, or seen through (*row*). Where nothing may be written, this does not return."""
 
+    async def may_start(self, name: str, *, branch: str, key: str) -> None:
+        """Another run is started if a person, who is about to be asked, says so."""
+
     # -- steps ----------------------------------------------------------------------------------------------------------
 
     def call(self, step: Step[Any, Any], here: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deferred[Any]:
@@ -109,7 +112,7 @@ class Execution(RunMemory):
             files.discard(self.store, self.services.artifacts, self.put_files)
         self.put_files.clear()
 
-    async def append(
+    async def append(  # noqa: C901 - one statement in the untroubled case, and what else may be written with it
         self,
         record: Record,
         *,
@@ -117,8 +120,11 @@ class Execution(RunMemory):
         begun: dict[str, Any] | None = None,
         text: str | None = None,
         fact: Given | None = None,
+        also: Callable[[Tx], object] | None = None,
     ) -> None:
-        """Write a record, and make it answer. *text*: its result, if not in the record yet; *fact*: what it says of the client.
+        """Write a record, and make it answer.
+
+        *text*: its result, if not in the record yet; *fact*: what it says of the client; *also*: what is written with it.
 
         Raises:
             Superseded: the run is no longer ours, or is being put away.
@@ -134,11 +140,13 @@ class Execution(RunMemory):
         def unit(tx: Tx) -> None:
             remembering.learn(tx, record, fact, now_us=now)
             steps.append(tx, self.hold, record, now_us=now, artifact=artifact, begun=begun)
+            if also is not None:
+                also(tx)
 
         def kept(_: Any) -> None:
             self.keep(record)
 
-        if artifact is None and begun is None and fact is None:
+        if artifact is None and begun is None and fact is None and also is None:
             statement, values = record.insert(self.store.sql, self.hold.values())
             try:
                 written = self.store.append_now(statement, values, durable=durable)
@@ -158,13 +166,16 @@ class Execution(RunMemory):
         if self.services.watchers:
             self.tell_step(record)
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool, then: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self, unit: Callable[[Tx], T], *, durable: bool, then: Callable[[T], None] | None = None, asks: bool = True
+    ) -> T:
         """One transaction on this run. It is finished, and *then* called, even if the caller is cancelled meanwhile.
 
         Args:
             unit: what to write.
             durable: wait for the disk.
             then: brings the memory up to what was written; a cancelled caller would leave the two apart.
+            asks: whether *unit* uses more of its transaction than ``later``.
 
         Raises:
             Superseded: the run is no longer ours.
@@ -177,7 +188,7 @@ class Execution(RunMemory):
             return written[0]
 
         try:
-            result = await self.store.write(noted, durable=durable or self.full, client=self.hold.client_id)
+            result = await self.store.write(noted, durable=durable or self.full, client=self.hold.client_id, asks=asks)
         except asyncio.CancelledError:  # the store lets it out only after the commit
             if then is not None and written:
                 then(written[0])
@@ -273,6 +284,12 @@ class Execution(RunMemory):
         """A run that this one started stands otherwise: whoever waits for it looks again."""
         for future, wait in list(self.waits.items()):
             if wait.child is not None and wait.child.no == no and not future.done():
+                future.set_result(None)
+
+    def wake_resource(self, name: str) -> None:
+        """A resource answers again, or is to be tried: whoever waits for it looks again."""
+        for future, wait in list(self.waits.items()):
+            if wait.resource == name and not future.done():
                 future.set_result(None)
 
     def look(self) -> None:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Container
 from datetime import UTC, datetime
 
-from stepseven.model import QuestionKind, RunStatus
+from stepseven.decide import _phrases as say
+from stepseven.decide import circuit
+from stepseven.model import QuestionKind, RunStatus, WaitingFor
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import clients, family, orphans
+from stepseven.transitions import circuits, clients, family, orphans, told
 from stepseven.transitions.runs import known, named, seems_dead
 from stepseven.transitions.undoing import taken_back
 
@@ -29,6 +31,8 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
     status = RunStatus(run["status"])
     if status.ended:
         return _ended(run, status) + _aftermath(tx, run, asked)
+    if run["external"]:
+        return _outside(tx, run, asked, now_us)
     if run["owner"] is not None and not seems_dead(tx, run["owner"], now_us, dead):
         at = f", now in an await stepseven does not know ({foreign})" if foreign else ""
         also = f", and {_asks(asked)}" if asked else ""
@@ -46,8 +50,45 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
             return f"Run {run_id} was broken off when its worker died: `stepseven resume {run_id}` goes on at once{takes}."
         return f"Run {run_id} was broken off when its worker fell silent: `stepseven resume {run_id}` goes on{takes}."
     if asked:
-        return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}."
-    return f"Run {run_id} {_below(tx, run, now_us, dead) or _at_rest(run, _takes(tx, run, now_us, dead))}"
+        said = told.of_question(tx, asked[0]["id"])
+        return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}.{f' {said}' if said else ''}"
+    takes = _takes(tx, run, now_us, dead)
+    return f"Run {run_id} {_down(tx, run, takes) or _below(tx, run, now_us, dead) or _at_rest(run, takes)}"
+
+
+def _down(tx: Tx, run: Row, takes: str) -> str | None:
+    """What a run says that waits until something outside answers again; ``None``: it does not."""
+    waits = circuits.of_run(tx, run["no"]) if run["waiting_for"] == WaitingFor.CIRCUIT else []
+    if not waits:
+        return None
+    stands, n = waits[0]
+    since = f", which has not answered since {_time(stands.opened_us)}" if stands.open and stands.opened_us is not None else ""
+    others = "" if n == 1 else "; another run waits with it" if n == 2 else f"; {n - 1:,} other runs wait with it"  # noqa: PLR2004
+    every = say.duration(circuit.every_us(stands.looks) / 1e6)
+    look = f"`stepseven resume {run['id']}` looks when that is due"
+    return (
+        f"waits until {stands.name} answers again{since}: I look every {every}{others}. "
+        f"Then it goes on{_next(run)}; {look}{takes}."
+    )
+
+
+def _outside(tx: Tx, run: Row, asked: list[Row], now_us: int) -> str:
+    """What a run is at that somebody outside executes: they have to come back by themselves."""
+    paused = clients.paused(tx, run["client_id"])
+    if paused is not None:
+        return f"Run {run['id']} is {run['status']}: {paused}. Its executor is told to wait until then."
+    if asked:
+        return f"Run {run['id']} {_asks(asked)}; after that its executor goes on when it begins the step again."
+    tickets = tx.all(tx.sql.open_tickets, {"run_no": run["no"]})
+    live = [t for t in tickets if t["lease_until_us"] > now_us]
+    if live:
+        until = f"it has until {_time(live[0]['lease_until_us'])} to say how it ended"
+        return f"Run {run['id']} is {run['status']}: somebody outside executes {live[0]['name']}; {until}."
+    if tickets:
+        since = _time(tickets[0]["lease_until_us"])
+        silent = f"{tickets[0]['name']} was begun outside, and since {since} nobody has said how it ended"
+        return f"Run {run['id']} is {run['status']}: {silent}; resume it over HTTP, or let its executor begin the step again."
+    return f"Run {run['id']} is {run['status']} and executed outside: it goes on{_next(run)} when its executor begins a step."
 
 
 def _takes(tx: Tx, run: Row, now_us: int, dead: Container[str]) -> str:

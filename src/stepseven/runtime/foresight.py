@@ -333,7 +333,8 @@ async def _besides(ex: Rehearsal, call: Call, intent: Intent) -> Outlook | None:
         if before is not None and before.doubt:
             why = "it was begun under another key, and nobody knows whether it was done"
             ex.note(told(ex, call, Do.ASK, why, question=f"Did {call.step.name} happen?"))
-        return None if before is None else _conflict(ex, call, "the code changed, and it was done under another key")
+        where = "under another key" if before is None or before.branch == call.branch else "in another place"
+        return None if before is None else _conflict(ex, call, f"the code changed, and it was done {where}")
     before = await clash.about(ex, call, row)
     if row["status"] == "open":
         return None if before is not None and before.used else _conflict(ex, call, "")

@@ -13,10 +13,11 @@ from stepseven.decide._situation import context_of
 from stepseven.decide.escalate import Draft
 from stepseven.errors import AskCancelled, AskExpired, NotRecordable
 from stepseven.model import Option, QuestionKind
-from stepseven.runtime import asking, codechange, facts, refreshed, verifying
+from stepseven.runtime import asking, facts, refreshed, verifying
 from stepseven.runtime.place import place
 from stepseven.runtime.waits import Flight
 from stepseven.store.codec import Typed, canonical, digest, free_text, guard
+from stepseven.transitions import codes
 from stepseven.transitions.fitting import example
 from stepseven.transitions.state import Record, choice_of
 
@@ -216,7 +217,7 @@ def _standing(ex: Execution, branch: str, key: str, about: str | None) -> Row | 
     return row
 
 
-_OUR_NOTES = frozenset({verifying.ASIDE, refreshed.KEEP, refreshed.REFRESH, refreshed.RELOAD, codechange.PASSED_BY})
+_OUR_NOTES = frozenset({verifying.ASIDE, refreshed.KEEP, refreshed.REFRESH, refreshed.RELOAD, codes.PASSED_BY})
 
 
 def _rerun_since(ex: Execution, row: Row) -> bool:

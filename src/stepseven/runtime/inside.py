@@ -69,14 +69,14 @@ def inside(ex: RunMemory, claims: Iterable[Row]) -> dict[str, Inside]:
 
 def _around(ex: RunMemory, branch: str, found: dict[str, Inside]) -> Iterable[Inside]:
     for at in outwards(branch):
-        name = _owner(ex, at)
+        name = owner(ex, at)
         if name is not None:
             one = found.setdefault(name, Inside())
             one.branches.add(at)
             yield one
 
 
-def _owner(ex: RunMemory, branch: str) -> str | None:
+def owner(ex: RunMemory, branch: str) -> str | None:
     """After what a branch is named; ``None``: the run's own, or part of a key."""
     around, _, last = branch.rpartition("/")
     if not last.endswith("]") or (around and not around.endswith("]")):

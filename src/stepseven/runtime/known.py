@@ -17,17 +17,22 @@ def register(step: Step[Any, Any]) -> None:
     _steps[step.name] = [*living, weakref.ref(step)]
 
 
+def living(name: str) -> list[Step[Any, Any]]:
+    """All steps of that name, in whatever modules."""
+    return [step for ref in _steps.get(name, ()) if (step := ref()) is not None]
+
+
 def find(name: str, module: str) -> Step[Any, Any] | None:
     """The step called *name* that a workflow of *module* means: its own, else the only one there is.
 
     A name that several modules use for different steps is nobody's: asking a person is better than the wrong look.
     """
-    living = [step for ref in _steps.get(name, ()) if (step := ref()) is not None]
-    own = [step for step in living if step.fn.__module__ == module]
+    steps = living(name)
+    own = [step for step in steps if step.fn.__module__ == module]
     if own:
         return own[-1]  # the newest: a module that was loaded again replaces its steps
-    places = {(step.fn.__module__, step.fn.__qualname__) for step in living}
-    return living[-1] if len(places) == 1 else None
+    places = {(step.fn.__module__, step.fn.__qualname__) for step in steps}
+    return steps[-1] if len(places) == 1 else None
 
 
 def heir(name: str, module: str) -> Step[Any, Any] | None:

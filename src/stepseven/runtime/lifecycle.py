@@ -12,9 +12,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from stepseven.decide.circuit import Circuit
 from stepseven.errors import Fatal, Refused, StepFailed, StepsevenError, StoreUnavailable, Superseded
 from stepseven.model import FailureKind, QuestionKind, RunStatus, WaitingFor
-from stepseven.runtime import asking, children, chosen, codechange, drifting, facts, kinship, outline, settling, starting
+from stepseven.runtime import asking, children, chosen, codechange, drifting, facts, kinship, outages, outline, settling, starting
 from stepseven.runtime.execution import Execution
 from stepseven.runtime.handle import Run
 from stepseven.runtime.memory import Over, Stop, where
@@ -23,7 +24,7 @@ from stepseven.runtime.refusing import only
 from stepseven.runtime.waits import TICK_S, DurableWait
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text, guard
-from stepseven.transitions import clients, runs, steps
+from stepseven.transitions import circuits, clients, runs, steps
 from stepseven.transitions.runs import Ending, Parking
 from stepseven.transitions.state import Record, choice_of
 
@@ -162,27 +163,33 @@ class Lifecycle(Execution):
                 with suppress(StepsevenError):  # the store is away for a moment: the next tick looks again
                     await self._look_at_store()
 
-    async def _look_at_store(self) -> None:
+    async def _look_at_store(self) -> None:  # noqa: C901 - one read for all that may be waited for
         ids = [w.question_id for w in self.waits.values() if w.question_id is not None]
 
         keys = {w.fact for w in self.waits.values() if w.fact is not None}
+        names = {w.resource for w in self.waits.values() if w.resource is not None}
 
-        def unit(tx: Tx) -> tuple[Row | None, list[str], list[str], str | None, str]:
+        def unit(tx: Tx) -> tuple[Row | None, list[str], list[str], str | None, str, list[Circuit]]:
             run = tx.one(tx.sql.run_by_no, {"no": self.hold.run_no})
             theirs = run is None or run["owner"] != self.hold.owner or run["fence"] != self.hold.fence
             rows = [tx.one(tx.sql.question, {"id": q}) for q in ids]
             known = [k for k in keys if facts.holding(tx, self.hold.client_id, k, self.now_us()) is not None]
             closed = [r["id"] for r in rows if r is not None and r["status"] != "open"]
             taken = runs.taken_by(tx, run, self.hold.fence) if theirs else ""
-            return run, closed, known, clients.paused(tx, self.hold.client_id), taken
+            stands = [circuits.standing(tx, name) for name in names]
+            return run, closed, known, clients.paused(tx, self.hold.client_id), taken, stands
 
-        run, closed, known, paused, taken = await self.store.read(unit)
+        run, closed, known, paused, taken, stands = await self.store.read(unit)
         for question_id in closed:
             self.wake_question(question_id)
         for key in known:
             self.wake_fact(key)
         for no in await children.moved(self):
             self.wake_child(no)
+        for each in stands:
+            self.down.note(each)
+            if outages.passes_now(self, each):
+                self.wake_resource(each.name)
         if run is None or taken:
             self.lose(taken)
         elif run["status"] == "cancelling" and self.stop is None:
@@ -248,7 +255,7 @@ class Lifecycle(Execution):
             wake_us=min(times) if times else None, next_step=next_step, remaining=json.dumps(remaining),
             executing_us=self.executed_us(), question_ids=tuple(w.question_id for w in waits if w.question_id is not None),
             children=tuple((w.child.no, w.child.status, w.child.fence) for w in waits if w.child is not None),
-            facts=tuple(w.fact for w in waits if w.fact is not None), unneeded=self.unneeded,
+            facts=tuple(w.fact for w in waits if w.fact is not None), unneeded=self.unneeded, resources=self._resources(waits),
         )  # fmt: skip
         try:
             parked = await self.write(lambda tx: self._parked(tx, parking, passed), durable=True)
@@ -258,6 +265,11 @@ class Lifecycle(Execution):
             self.services.tell(self.hold.run_id, "parked", reason=parking.reason)
             return Over.PARKED
         return Over.AGAIN
+
+    def _resources(self, waits: list[DurableWait]) -> tuple[str, ...]:
+        """The resources that the run waits for, also while a person is asked about them."""
+        named = (w.resource or self.on_resource.get(w.question_id or "") for w in waits)
+        return tuple(sorted({name for name in named if name is not None}))
 
     def _parked(self, tx: Tx, parking: Parking, passed: Record | None) -> bool:
         if passed is not None:  # first: it carries the fence

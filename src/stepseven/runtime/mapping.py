@@ -23,7 +23,7 @@ from stepseven.decide import escalate, policy
 from stepseven.decide.escalate import Draft
 from stepseven.errors import Refused, StepFailed
 from stepseven.model import FailureKind, QuestionKind, RunStatus
-from stepseven.runtime import asking
+from stepseven.runtime import asking, moved
 from stepseven.runtime.declared import Step
 from stepseven.runtime.items import branches_of, gone_of, in_order, label, reason, tries_of, until_it_answers, within
 from stepseven.runtime.place import Place, place
@@ -33,6 +33,7 @@ from stepseven.transitions import questions, steps
 from stepseven.transitions.state import Record, choice_of
 
 if TYPE_CHECKING:
+    from stepseven.decide.incident import Cause
     from stepseven.runtime.calls import Call
     from stepseven.runtime.execution import Execution
     from stepseven.runtime.memory import Stop
@@ -149,6 +150,7 @@ class MapRun:
         """
         record = await self._record()
         begun, fresh = self._restore()
+        moved.to_come(self.ex, self.branches)
         try:
             for index in begun:  # never held back: they have records, or wait for an answer
                 await self._start(index)
@@ -198,6 +200,7 @@ class MapRun:
 
     async def _item(self, index: int, item: Item) -> None:
         seq = self.ex.seq
+        moved.came(self.ex, item.branch)
         try:
             self.results[index] = await self.fn(self.items[index])
             self.done += 1
@@ -276,11 +279,15 @@ class MapRun:
         try:
             row = await asking.store(
                 self.ex, QuestionKind.BATCH, self.key, self._draft(rows), branch=self.here.branch, step=last["step"],
-                signature=last["signature"], attempts=len(rows), folds=[r["id"] for r in rows],
+                signature=last["signature"], attempts=len(rows), folds=[r["id"] for r in rows], cause=self._cause(last),
             )  # fmt: skip
         finally:
             self._go_on()
         self._hold_back(row)
+
+    def _cause(self, last: Row) -> Cause | None:
+        tries = tries_of(self.ex, last)
+        return asking.cause_of_try(self.ex, last["step"], QuestionKind.BATCH, tries[-1] if tries else None)
 
     def _draft(self, rows: list[Row]) -> Draft:
         from stepseven.runtime import trouble

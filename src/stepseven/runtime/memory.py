@@ -17,10 +17,12 @@ from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import INTERNAL, FailureKind, Limits, RunStatus
 from stepseven.runtime import chosen, codechange, kinship, reading, refreshed, verifying
 from stepseven.runtime.ahead import Ahead
+from stepseven.runtime.begun import Begun
 from stepseven.runtime.ceilings import Reserved
 from stepseven.runtime.choices import generations, other_result, overtaken, set_aside
 from stepseven.runtime.declared import Step
 from stepseven.runtime.kinship import Above
+from stepseven.runtime.moved import Elsewhere
 from stepseven.runtime.procedure import Workflow
 from stepseven.runtime.rekeyed import Claims
 from stepseven.runtime.services import Services
@@ -87,6 +89,9 @@ class RunMemory:
         self.services = services
         self.store = services.store
         self.edge = services.edge
+        self.down = services.worker.down
+        self.brief = False  # a worker took it: once it is put away it is out of memory
+        self.on_resource: dict[str, str] = {}  # ids of questions about a resource that is down -> which
         self.workflow = workflow
         self.hold = hold
         self.run = loaded.run
@@ -102,7 +107,8 @@ class RunMemory:
         self.drift_chosen = chosen.of_drift(loaded.recoveries, broke_off=self.broke_off)  # when it was resumed, and is in force
         self.drift_compared = False  # it was found out, and done as was chosen, what had moved by then
         self.wishes = chosen.wishes(loaded.recoveries)  # the same, of steps: name -> the newest
-        self.resumed = bool(loaded.records or loaded.attempts or loaded.questions)
+        did = any(record.name != codes.PASSED_BY for record in loaded.records.values())
+        self.resumed = did or bool(loaded.attempts or loaded.questions)
         self.recovery = recovery  # a resume, or a wake after more than ten minutes: probes look before acting
         self.limits: Limits | None = kinship.limits_of(workflow, services, self.run)
         self.seq = loaded.last_seq
@@ -161,6 +167,8 @@ class RunMemory:
         self.codes = codes.marks(loaded.records.values())  # where, among its records, other code took over
         self.claims_before: Claims | None = None  # what it had claimed before this execution, once that was looked for
         self.kept: dict[tuple[str, str], list[Row]] | None = None  # of those, what no record tells of, by branch and key
+        self.begun: Begun | None = None  # the runs it had started before this execution, once that was looked for
+        self.elsewhere: Elsewhere | None = None  # its writes in whatever branch, once that was looked for
         self.turns = Turns(self, patience_s=LAST_S, again_s=0.01)
         self.renamed = codechange.renamed(workflow, self.questions)  # step -> its names before, as people said
         self.claimed_as: dict[tuple[str, str], None] | None = None  # (step, what its effect was called), once looked up

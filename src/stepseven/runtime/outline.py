@@ -50,7 +50,7 @@ async def body(workflow: Workflow[Any, Any], handle: Run, text: str) -> Any:
     return await without_exit(workflow.fn(handle, **decode_inputs(workflow, text)))
 
 
-_FEW = 32  # tasks of a run that are looked at whenever one of them asks; all of them are when it is put away
+FEW = 32  # tasks of a run that are looked at whenever one of them asks; all of them are when it is put away
 
 
 def ahead(ex: RunMemory) -> tuple[str | None, list[str]]:
@@ -60,7 +60,7 @@ def ahead(ex: RunMemory) -> tuple[str | None, list[str]]:
     on record. So it is also where very many tasks ask one after the other.
     """
     left = ex.left
-    if left is None and ex.unloading is None and 0 < len(ex.tasks) <= _FEW:
+    if left is None and ex.unloading is None and 0 < len(ex.tasks) <= FEW:
         left = look(ex)
     asked = [str(r["step"]) for rows in ex.questions.values() for r in rows if r["status"] == "open" and r["step"]]
     if left is None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepseven.decide.changes import shown
+from stepseven.decide.drift import in_record
 from stepseven.decide.plan import Do, Met, Observed, Plan, Standing
 from stepseven.decide.plan import plan as planned
 from stepseven.model import INTERNAL, QuestionKind, RunStatus
-from stepseven.runtime import ceilings, choosing, codechange, drifting
+from stepseven.runtime import ceilings, choosing, codechange, drifting, startable
 from stepseven.runtime.procedure import code_of
 from stepseven.runtime.rehearsal import Rehearsal
 from stepseven.transitions import prices, recoveries, runs
 from stepseven.transitions.state import Loaded, Record, load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from stepseven.decide.plan import Drifted, Price
     from stepseven.runtime.choosing import Wanted
     from stepseven.runtime.procedure import Workflow
@@ -60,7 +64,10 @@ async def plan(services: Services, run_id: str, wanted: Wanted | None = None) ->
         return planned(_standing(services, loaded), {CONTINUE: _without_code(loaded)}, priced)
     told = {} if chosen is None else chosen.told()
     seen = await observe(services, workflow, loaded, chosen)
-    standing = replace(_standing(services, loaded), asks=seen.asks, left=seen.left, broke_off=broke_off)
+    names, client = startable.named(seen.ways.values()), row["client_id"]
+    if names:
+        priced = await services.store.read(lambda tx: startable.look(tx, names, client, priced))
+    standing = replace(_standing(services, loaded), asks=seen.asks, left=seen.left, used=seen.used, broke_off=broke_off)
     return replace(planned(standing, seen.ways, priced, drift=seen.drift, notes=seen.notes), chosen=told)
 
 
@@ -73,13 +80,14 @@ class Seen:
         self.notes: list[str] = []
         self.asks = False
         self.left: dict[str, float] = {}  # of the run's limits
+        self.used: dict[str, float] = {}  # and what is used of them
 
 
 async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Loaded, chosen: Chosen | None) -> Seen:
     """Let the run's code meet its records: as they are, and where something moved, with what is so now."""
     seen = Seen()
     first = Rehearsal(services, workflow, loaded)
-    seen.left = await ceilings.left(first)
+    seen.left, seen.used = await ceilings.left(first), await ceilings.so_far(first)
     looked = await drifting.look(first)
     seen.drift = tuple(d for d in looked if d.read)
     seen.asks = bool(seen.drift) and drifting.undecided(first, seen.drift)
@@ -90,18 +98,45 @@ async def observe(services: Services, workflow: Workflow[Any, Any], loaded: Load
         seen.ways[CONTINUE] = await first.rehearse()
     if seen.drift and decided != "keep":
         again = Rehearsal(services, workflow, await services.store.read(lambda tx: _once_more(tx, loaded, chosen)))
-        again.reread_record = first.reread_record  # the whole of it, and not only the fields that are asked about
-        drifting.refresh_in_memory(again, seen.drift)
-        again.changed = True  # what a call is given may be another thing than last time
-        seen.ways[REFRESH] = await again.rehearse()
+        # the record whole, and not only the fields that are asked about
+        seen.ways[REFRESH] = await drifting.rehearse(again, seen.drift, first.reread_record)
+    if seen.asks:
+        seen.drift = await _depending(services, loaded, chosen, first, seen)
     seen.notes += first.notes
     if renamed is not None:
-        seen.ways = {name: replace(way, met=(_renamed(renamed), *way.met)) for name, way in seen.ways.items()}
+        seen.ways = {name: _with_code(way, *renamed) for name, way in seen.ways.items()}
     return seen
 
 
-def _renamed(question: str) -> Met:
-    return Met(name="run.code", do=Do.ASK, why="the code changed", question=question.split("\n", 1)[0], new=True)
+async def _depending(
+    services: Services, loaded: Loaded, chosen: Chosen | None, first: Rehearsal, seen: Seen
+) -> tuple[Drifted, ...]:
+    """What moved, with what depends on each: that takes a look at each alone, where several moved."""
+
+    async def fresh() -> Rehearsal:
+        return Rehearsal(services, first.workflow, await services.store.read(lambda tx: _once_more(tx, loaded, chosen)))
+
+    async def way(now: Sequence[Drifted], whole: str | None) -> Observed:
+        if not now and CONTINUE in seen.ways:
+            return seen.ways[CONTINUE]
+        alike = whole is first.reread_record or not any(map(in_record, now))
+        if alike and tuple(now) == seen.drift and REFRESH in seen.ways:
+            return seen.ways[REFRESH]
+        return await drifting.rehearse(await fresh(), now, whole)
+
+    unplayed = await fresh()  # the first one has been played with
+    unplayed.reread_record = first.reread_record
+    return tuple(await drifting.with_dependants(unplayed, seen.drift, way))
+
+
+def _with_code(way: Observed, question: str, could_be: Mapping[str, str]) -> Observed:
+    """The same with what is asked about the code first: a step that may be one on record runs only if it is not."""
+    asked = Met(name="run.code", do=Do.ASK, why="the code changed", question=question, new=True)
+    met = [
+        replace(m, why=f"unless it is “{shown(could_be[m.name])}”, renamed") if m.do is Do.RUN and m.name in could_be else m
+        for m in way.met
+    ]
+    return replace(way, met=(asked, *met))
 
 
 def _suppose(loaded: Loaded, chosen: Chosen | None) -> None:

@@ -105,6 +105,11 @@ class Workflow(Generic[P, R]):
         rest = {n for n, p in self._signature.parameters.items() if p.kind is p.VAR_KEYWORD}
         return tuple(n for n in self.parameter_names if n not in rest), bool(rest)
 
+    def required(self) -> tuple[str, ...]:
+        """The names of its inputs that have no default."""
+        rest = self._signature.parameters.values()
+        return tuple(p.name for p in list(rest)[1:] if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
+
     @functools.cached_property
     def typed(self) -> Typed:
         """How the value is stored and comes back."""

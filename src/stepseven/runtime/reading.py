@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable, Refused, StepFailed
 from stepseven.model import INTERNAL, EffectKind
-from stepseven.runtime import asking, ceilings, chosen, remembering, trouble, verifying
+from stepseven.runtime import asking, ceilings, chosen, outages, remembering, trouble, verifying
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.binding import call_bound, is_async, passed
 from stepseven.runtime.calls import Call, changed_argument
@@ -68,7 +68,8 @@ async def read(ex: Execution, call: Call) -> Any:  # noqa: C901, PLR0912 - the u
     ex.store.enter()
     try:
         limited = ex.limits is not None or bool(ex.above)
-        if o.cost is not None or key in ex.attempts or (limited and not room(ex)) or (ex.wishes and chosen.about(ex, call)):
+        troubled = key in ex.attempts or (ex.down.open and outages.concerns(ex, call))
+        if o.cost is not None or troubled or (limited and not room(ex)) or (ex.wishes and chosen.about(ex, call)):
             return await trouble.persist(ex, call)
         started_us = ex.now_us()
         attempt = Attempt(on_progress=progress_of(ex, call))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from stepseven.decide.plan import Coming, Do, Met, Observed
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, WaitingFor
-from stepseven.runtime import ahead, claimed, kinship, known, reading, refusing, rekeyed
+from stepseven.runtime import ahead, chosen, claimed, codechange, kinship, reading, refusing, rekeyed
 from stepseven.runtime.calls import Call, Deferred, Refusal, identify
 from stepseven.runtime.foresight import outlook
 from stepseven.runtime.lifecycle import Lifecycle
@@ -91,6 +91,7 @@ class Rehearsal(Lifecycle):
         super().__init__(quiet, workflow, hold, loaded, recovery=True)
         self.changed = run["source_digest"] != workflow.digest  # a call may have other arguments than last time
         self.codes = codes.as_if_taken(self.codes, run, self.seq, workflow.digest)
+        self.changed = self.changed or codechange.unmet(self)  # by a question about the code the row has its digest, too
         self.met: list[Met] = []
         self.possible: dict[tuple[str, str, int], Coming] = {}  # what may come if what runs again gives something else
         self.coming: tuple[Coming, ...] = ()
@@ -129,6 +130,8 @@ class Rehearsal(Lifecycle):
             elif not self._over.done():
                 self._not_waiting()
             await claimed.note(self)
+            self.coming = tuple(chosen.foreseen(self, c) for c in self.coming)
+            self.possible = {place: chosen.foreseen(self, c) for place, c in self.possible.items()}
         finally:
             self._finish("it was only looked at")
             await self._unload()
@@ -189,7 +192,7 @@ class Rehearsal(Lifecycle):
         """The name that a step is on record under → its name."""
         found: dict[str, str] = {}
         for name in dict.fromkeys(steps):
-            step = known.find(name, self.workflow.fn.__module__)
+            step = ahead.step_named(self.workflow, name)
             found.update(dict.fromkeys(() if step is None else self.names_before(step), name))
             found[name] = name
         return found
@@ -211,9 +214,9 @@ class Rehearsal(Lifecycle):
             record.result = text
         self.keep(record)
 
-    async def write(self, unit: Any, *, durable: bool, then: Any = None) -> Any:
+    async def write(self, unit: Any, *, durable: bool, then: Any = None, asks: bool = True) -> Any:
         """What only says how a map stands is passed over. All else nobody can foresee."""
-        del unit, then
+        del unit, then, asks
         if durable:
             self.unseen.append("something that is written down before it goes on")
             await self.hang("it would be written down", WaitingFor.EVENT)
@@ -273,6 +276,14 @@ class Rehearsal(Lifecycle):
                 question=f"what run {row['id']} asks",
             ))  # fmt: skip
         await self.hang(name, WaitingFor.CHILD)
+
+    async def may_start(self, name: str, *, branch: str, key: str) -> None:
+        """A run that is started only if a person says that it is another one than was started before."""
+        if not any(met.name == f"run.start/{name}" and (met.branch, met.key) == (branch, key) for met in self.met):
+            self.note(Met(
+                name=f"run.start/{name}", branch=branch, key=key, do=Do.RUN, why="if it is a second one", maybe=True,
+                summary=f"the run of {name} that it starts", new=True,
+            ))  # fmt: skip
 
     async def hang(self, what: str, kind: WaitingFor) -> NoReturn:
         """Wait for ever."""

@@ -1,4 +1,4 @@
-"""Changed code calls a write under another key, and a receipt of the same step stands that it has not asked for.
+"""Changed code calls a write under another key, or elsewhere, and a receipt of the same step stands that it has not asked for.
 
 Which receipt that is, is found out here; ``clash`` asks a person whether it is the same thing. Whether the code asks for it is
 known only when all of the run's code has had its turn. What counts was done by other code than there is now
@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from stepseven._dataclass import dataclass
 from stepseven.keys import fitting
 from stepseven.model import ONCE, EffectState, QuestionKind
-from stepseven.runtime import known, settling
+from stepseven.runtime import ahead, moved, settling
 from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.stepclock import stopped
 from stepseven.store.redact import MASK
@@ -31,25 +32,35 @@ if TYPE_CHECKING:
     from stepseven.transitions.state import Record, RecordKey
 
 _OPEN = (EffectState.CLAIMED.value, EffectState.UNKNOWN.value)
+_COMPARED = 200  # characters of arguments that are held against others
+
+At = tuple[str, str]  # the branch and the key of a write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What was done under another key, or may have been.
+    """What was done under another key or in another branch, or may have been.
 
     Attributes:
+        branch: where it was called.
         key: the business key it has on record.
         record: its record; ``None``: only a claim tells of it.
         claim: its claim's row; ``None``: another run's.
         exact: its arguments make the call's own key, as keys are made today.
-        alike: how many of its arguments are those of the call.
+        alike: how many of its arguments are those of the call, and how like the others are: below one.
     """
 
+    branch: str
     key: str
     record: Record | None
     claim: Row | None
     exact: bool
-    alike: int
+    alike: float
+
+    @property
+    def at(self) -> At:
+        """What it is found by, with its step's name."""
+        return self.branch, self.key
 
     @property
     def arguments(self) -> dict[str, Any] | None:
@@ -114,7 +125,12 @@ async def find(ex: Execution, call: Call, intent: Intent) -> Before | None:
 
 def worth_a_look(ex: RunMemory, call: Call) -> bool:
     """Whether there can be anything: without asking the store, for nearly all calls."""
-    return bool(ex.codes) or any(ex.unused_like((call.branch, name, "")) is not None for name in names_of(ex, call))
+    if ex.codes:
+        return True
+    names = names_of(ex, call)
+    if any(ex.unused_like((call.branch, name, "")) is not None for name in names):
+        return True
+    return ex.resumed and moved.elsewhere(ex).any_equal(names, call)
 
 
 def names_of(ex: RunMemory, call: Call) -> tuple[str, ...]:
@@ -122,15 +138,15 @@ def names_of(ex: RunMemory, call: Call) -> tuple[str, ...]:
     return tuple(dict.fromkeys((call.key[1], call.step.name, *ex.names_before(call.step))))
 
 
-def named(ex: RunMemory, call: Call, key: str, claims: Sequence[Row]) -> Before | None:
-    """What is on record of the step under *key*, whether it was asked for or not."""
-    names = names_of(ex, call)
-    record = next((r for n in names if (r := ex.records.get((call.branch, n, key))) is not None), None)
-    mine = [c for c in claims if c["step"] in names and c["branch"] == call.branch and plain(c) == key and c["undone_us"] is None]
+def named(ex: RunMemory, call: Call, at: At, claims: Sequence[Row]) -> Before | None:
+    """What is on record of the step in that branch under that key, whether it was asked for or not."""
+    names, (branch, key) = names_of(ex, call), at
+    record = next((r for n in names if (r := ex.records.get((branch, n, key))) is not None), None)
+    mine = [c for c in claims if c["step"] in names and c["branch"] == branch and plain(c) == key and c["undone_us"] is None]
     claim = next((c for c in reversed(mine) if c["state"] != EffectState.REFUSED), None)
     if record is None and claim is None:
         return None
-    return Before(key=key, record=record, claim=claim, exact=False, alike=0)
+    return Before(branch=branch, key=key, record=record, claim=claim, exact=False, alike=0)
 
 
 def receipt_of(ex: RunMemory, before: Before) -> str | None:
@@ -139,10 +155,16 @@ def receipt_of(ex: RunMemory, before: Before) -> str | None:
     return before.claim["receipt"] if text is None and before.claim is not None else text
 
 
-def replaced_by(row: Row) -> str | None:
-    """The key on record that a question is about, where that is another than its call's own."""
-    key: str | None = json.loads(row["context"]).get("replaces")
-    return key
+def replaced_by(row: Row) -> At | None:
+    """The branch and the key on record that a question is about, where those are not its call's own."""
+    context = json.loads(row["context"])
+    return (context.get("replaces_in", row["branch"]), context["replaces"]) if "replaces" in context else None
+
+
+def question_key(call: Call, at: At) -> str:
+    """The key of the question whether a call is the same as what stands there."""
+    branch, key = at
+    return f"{call.key[1]}/{call.key[2]}/{key}" + ("" if branch == call.branch else f"@{branch}")
 
 
 def claims_of(ex: RunMemory, tx: Tx) -> list[Row]:
@@ -172,7 +194,7 @@ def unasked(ex: RunMemory, names: Collection[str]) -> list[str]:
     found = {r.name for r in writes if by_other_code(ex, r)}
     for claim in claims:
         record = next((r for n in names if (r := ex.records.get((claim["branch"], n, plain(claim)))) is not None), None)
-        step = known.find(claim["step"], ex.workflow.fn.__module__)
+        step = ahead.step_named(ex.workflow, claim["step"])
         if record is not None and record.used:
             continue
         if by_other_code(ex, record, claim) or (step is not None and key_today(step, claim) not in (None, plain(claim))):
@@ -209,6 +231,7 @@ async def find_out(ex: Execution, before: Before) -> None:
     made = ex.records.get((claim["branch"], claim["step"], before.key))
     if made is not None:
         ex.unask(made)
+        moved.elsewhere(ex).add(made)
 
 
 async def begun(ex: Execution, call: Call, intent: Intent) -> Intent:
@@ -219,7 +242,7 @@ async def begun(ex: Execution, call: Call, intent: Intent) -> Intent:
     """
     if ex.hold.fence == 1 and ex.run["root_no"] is None:  # its first execution: whatever was claimed, this code has claimed
         return intent
-    kept, names = (await _kept(ex)).get((call.branch, call.key[2]), ()), names_of(ex, call)
+    kept, names = (await _kept(ex)).get((call.branch if call.key[2] == ONCE else "", call.key[2]), ()), names_of(ex, call)
     if all(_same_lane(c, intent) for c in kept):
         return intent
     ids = [c["claim_id"] for c in kept if c["step"] in names]
@@ -235,15 +258,20 @@ async def begun(ex: Execution, call: Call, intent: Intent) -> Intent:
 
 
 async def _kept(ex: Execution) -> dict[tuple[str, str], list[Row]]:
-    """Branch and key → the claims from before this execution that stand, or may, and that no record tells of. Read once."""
+    """Branch and key → the claims from before this execution that stand, or may. Read once.
+
+    Those that a record tells of, too: it does not answer a call with other values. Of a key of its own the branch is no part.
+    """
     lane = ("kept",)
     if ex.kept is None:
         await ex.take_lane(lane)
         try:
             if ex.kept is None:
                 found: dict[tuple[str, str], list[Row]] = {}
-                for claim in Claims(ex, await ex.store.read(lambda tx: claims_of(ex, tx))).bare:
-                    found.setdefault((claim["branch"], plain(claim)), []).append(claim)
+                for claim in await ex.store.read(lambda tx: claims_of(ex, tx)):
+                    if claim["state"] != EffectState.REFUSED and claim["undone_us"] is None:
+                        key = plain(claim)
+                        found.setdefault((claim["branch"] if key == ONCE else "", key), []).append(claim)
                 ex.kept = found
         finally:
             ex.free_lane(lane)
@@ -269,8 +297,8 @@ async def _look(ex: Execution, call: Call, intent: Intent, names: Sequence[str])
 
     if await ex.store.read(stands):  # nothing would be sent: what is there under this very key answers
         return None
-    asked = _asked(ex, call, names, "open")
-    return max(found, key=lambda b: (b.exact, b.key not in asked, b.alike))  # of equal ones the oldest
+    asked = _asked(ex, names, "open")
+    return max(found, key=lambda b: (b.exact, b.at not in asked, b.branch == call.branch, b.alike))  # of equal ones the oldest
 
 
 async def _claims_before(ex: Execution) -> Claims:
@@ -281,35 +309,60 @@ async def _claims_before(ex: Execution) -> Claims:
 
 
 def _recorded(ex: RunMemory, call: Call, names: Collection[str], claims: Claims) -> Iterator[Before]:
-    """Records of the step in the call's branch that were not asked for."""
-    rows = [r for name in names for r in ex.unused_of(call.branch, name)]
+    """Records of the step that were not asked for."""
+    rows = [r for name in names for r in ex.unused_of(call.branch, name) if r.effect is not None and r.key != call.key[2]]
+    other = moved.elsewhere(ex)
+    rows += [r for r in other.of(names, call.branch) if _another(call, r.key) and other.left_behind(ex, r.branch)]
     for record in sorted(rows, key=lambda r: r.seq):
-        if record.effect is None or record.state != "done" or record.key == call.key[2]:
+        if record.state != "done":
             continue
         claim = claims.by_call.get((record.branch, record.key, record.inputs))
         if claim is None or claim["undone_us"] is None:
-            yield _before(call, claims, record.key, record, claim)
+            yield _before(call, claims, (record.branch, record.key), record, claim)
 
 
 def _claimed(ex: RunMemory, call: Call, names: Collection[str], claims: Claims) -> Iterator[Before]:
     """Claims without a record: of a run this is a fork of, or of a send that nobody saw end."""
+    other = moved.elsewhere(ex)
     for claim in claims.bare:
-        key = plain(claim)
-        if claim["step"] not in names or claim["branch"] != call.branch or key == call.key[2]:
+        branch, key = at = claim["branch"], plain(claim)
+        if claim["step"] not in names or (key == call.key[2] if branch == call.branch else not _another(call, key)):
             continue
-        if any((call.branch, name, key) in ex.records for name in names):
+        if any((branch, name, key) in ex.records for name in names):
+            continue
+        if branch != call.branch and not other.left_behind(ex, branch):
             continue
         in_hand = (claim["scope"], claim["scope_id"], claim["name"], claim["key"]) in ex.flights
         theirs = claim["state"] != EffectState.DONE and claim["run_no"] != ex.hold.run_no  # that run finds out about it
         if not in_hand and not theirs:
-            yield _before(call, claims, key, None, claim)
+            yield _before(call, claims, at, None, claim)
 
 
-def _before(call: Call, claims: Claims, key: str, record: Record | None, claim: Row | None) -> Before:
-    then = {} if record is None or record.args is None or not call.execution.codes else json.loads(record.args)
-    alike = sum(1 for name, value in json.loads(call.args()).items() if then.get(name) == value) if then else 0
-    exact = claim is not None and claims.key_today(call.step, claim) == call.key[2]
-    return Before(key=key, record=record, claim=claim, exact=exact, alike=alike)
+def _another(call: Call, key: str) -> bool:
+    """Whether something with this key in another branch is not the call's own: a key of its own holds wherever it is called."""
+    return key != call.key[2] or key == ONCE
+
+
+def _before(call: Call, claims: Claims, at: At, record: Record | None, claim: Row | None) -> Before:
+    (branch, key), codes_known = at, bool(call.execution.codes)
+    alike = _alike(call, record, claim) if codes_known else 0
+    inputs = record.inputs if record is not None else None if claim is None else claim["inputs"]
+    if branch != call.branch and key == ONCE == call.key[2]:
+        exact = moved.twins(call, branch, key, inputs)
+    else:
+        exact = claim is not None and claims.key_today(call.step, claim) == call.key[2]
+    return Before(branch=branch, key=key, record=record, claim=claim, exact=exact, alike=alike)
+
+
+def _alike(call: Call, record: Record | None, claim: Row | None) -> float:
+    """How many arguments are equal; and as what is behind the point, how like each other all of them are."""
+    sent = None if claim is None else claim["inputs_approved"] or claim["arguments"]
+    then, now = (sent, call.arguments()) if sent else (None if record is None else record.args, call.args())
+    before = {} if then is None else json.loads(then)
+    equal = sum(1 for name, value in json.loads(now).items() if before.get(name) == value) if before else 0
+    if not sent:  # of a record alone only digests are known
+        return equal
+    return equal + 0.99 * SequenceMatcher(None, sent[:_COMPARED], now[:_COMPARED], autojunk=False).ratio()
 
 
 def key_today(step: Step[Any, Any], claim: Row) -> str | None:
@@ -327,17 +380,19 @@ def key_today(step: Step[Any, Any], claim: Row) -> str | None:
 
 def _counts(ex: RunMemory, call: Call, names: Collection[str], before: Before) -> bool:
     """Whether it may be the same, and nobody has said what became of it."""
-    if before.exact:
+    if before.exact and before.branch == call.branch:
         return True
-    return by_other_code(ex, before.record, before.claim) and before.key not in _asked(ex, call, names, "answered")
+    if moved.said_other(ex, before.branch, call.branch):
+        return False
+    return (before.exact or by_other_code(ex, before.record, before.claim)) and before.at not in _asked(ex, names, "answered")
 
 
-def _asked(ex: RunMemory, call: Call, names: Collection[str], status: str) -> set[str]:
-    """The keys on record that a question about another call of the step is about, by how those stand."""
+def _asked(ex: RunMemory, names: Collection[str], status: str) -> set[At]:
+    """What stands on record that a question about another call of the step is about, by how those questions stand."""
     found = set()
-    for (branch, kind, _), rows in ex.questions.items():
+    for (_, kind, _), rows in ex.questions.items():
         row = rows[-1]
-        if kind == QuestionKind.CONFLICT.value and branch == call.branch and row["status"] == status and row["step"] in names:
+        if kind == QuestionKind.CONFLICT.value and row["status"] == status and row["step"] in names:
             about = replaced_by(row)
             if about is not None:
                 found.add(about)

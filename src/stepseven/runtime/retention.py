@@ -243,7 +243,13 @@ class Retention:
                     return pruner
             if not pruner.skipped:
                 now = self._edge.now_us()
-                self._store.write_now(lambda tx: tx.run(tx.sql.prune_done, {"now": now}), durable=False, client=None)
+                before_us = now - self._keep_us
+
+                def over(tx: Tx) -> None:
+                    tx.run(tx.sql.drop_resources, {"before_us": before_us})
+                    tx.run(tx.sql.prune_done, {"now": now})
+
+                self._store.write_now(over, durable=False, client=None)
         except (StoreUnavailable, OSError):
             return pruner
         return pruner

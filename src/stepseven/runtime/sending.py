@@ -22,7 +22,7 @@ from stepseven.decide.classify import Proof
 from stepseven.errors import AlreadyDone, Retryable, StepsevenError, Superseded
 from stepseven.keys import wire_key
 from stepseven.model import EffectState, WaitingFor
-from stepseven.runtime import approving, asking, ceilings, clash, doubt, reading, trouble, writing
+from stepseven.runtime import approving, asking, ceilings, clash, doubt, outages, reading, trouble, writing
 from stepseven.runtime.binding import is_async, start_plain
 from stepseven.runtime.declared import WRITE_TIMEOUT_S
 from stepseven.runtime.place import Place, place
@@ -95,7 +95,9 @@ class Send:
 # -- the claim ----------------------------------------------------------------------------------------------------------
 
 
-async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None) -> Sent:
+async def claim_and_send(  # noqa: PLR0911 - whatever the claim finds
+    ex: Execution, call: Call, intent: Intent, move: policy.Try, promise: Claim | None
+) -> Sent:
     """Claim, and do whatever the claim finds."""
     same = await clash.after_change(ex, call, intent)
     if same is not None:
@@ -105,9 +107,12 @@ async def claim_and_send(ex: Execution, call: Call, intent: Intent, move: policy
         intent = replace(intent, approved=approved.arguments)
     reserved = await ceilings.reserve(ex, call)
     try:
+        if not await outages.enter(ex, call, move.approach):  # another run looks: nothing is claimed, nor touched
+            return Sent(doubt=promise)
         found = await _uninterrupted(ex, lambda caller: _claim_then_send(ex, call, intent, move, promise, caller, approved))
     finally:
         ceilings.free(ex, reserved)
+        await outages.leave(ex, call)
     if isinstance(found, Sent):
         return found
     if found.verdict is Verdict.PROPOSE:
@@ -202,7 +207,9 @@ async def _claim_then_send(  # noqa: PLR0913, PLR0917 - what is claimed, and all
     await _awake(ex)
     claim: Claim | None = None
     if intent.scope == "run" and not intent.proposed and promise is None and not second and call.key not in ex.attempts:
-        anew, written = await ex.write(lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, made.now_us()), durable=True)
+        anew, written = await ex.write(
+            lambda tx: effects.claim_new(tx, ex.hold, wanted, claim_id, made.now_us()), durable=True, asks=False
+        )
         claim = anew if written.rows_written() == 1 else None
     if claim is None:
         claim = await ex.write(unit, durable=True)
@@ -426,7 +433,7 @@ def _keep_late(send: Send, value: Any) -> None:
 async def _unsettled(send: Send, attempt: Attempt, error: BaseException, *, still_running: bool) -> Sent:
     """The send ended in an exception: write down what is known, in one commit with the claim's new state."""
     ex, call, claim = send.ex, send.call, send.claim
-    verdict = trouble.verdict_of(ex, call, error)
+    verdict = trouble.verdict_of(ex, call, error, send.move.approach)
     proven = verdict.proof is not Proof.NONE and not still_running
     settled = proven and not claim.doubtful  # of an earlier send under this claim it says nothing
     row = trouble.attempt_row(ex, call, verdict, attempt, send.started_us, send.move.approach, error)

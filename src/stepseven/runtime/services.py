@@ -15,9 +15,11 @@ from stepseven._dataclass import dataclass
 from stepseven.decide import sources
 from stepseven.errors import StoreUnavailable, Superseded
 from stepseven.model import Limits
+from stepseven.runtime.down import Down
 from stepseven.runtime.edge import Edge, Process, proven_dead, seen_alive, this_process
 from stepseven.store.artifacts import Artifacts
 from stepseven.store.base import Row, Store, Tx
+from stepseven.transitions import circuits
 from stepseven.transitions.runs import LEASE_US, Watch, taken_by
 from stepseven.transitions.state import Hold
 
@@ -51,6 +53,7 @@ class Worker:
         self.fences: dict[int, int] = {}  # run no -> fence of the runs in memory
         self.taking: set[tuple[int, int]] = set()  # of these, run no and fence of takes that need not be committed yet
         self.executed: dict[int, Callable[[], int]] = {}  # run no -> how long it has been executing, in all, in microseconds
+        self.down = Down()  # resources that are believed to be down
         self.in_flight: set[str] = set()  # claims whose attempt still runs in this process
         self.on_lost: Callable[[int, str], None] | None = None  # run no, why
         self.housekeeping: Housekeeping | None = None  # begun with the first beat
@@ -71,6 +74,7 @@ class Worker:
             if self._confirmed is None:
                 self.store.write_now(self._register, durable=True, client=None)
                 self._confirmed = self.edge.since_boot()
+                self._look_out()
                 self._thread = threading.Thread(target=self._beat_loop, name="stepseven_beat", daemon=True)
                 self._thread.start()
 
@@ -114,6 +118,8 @@ class Worker:
             {"id": self.id, "host": p.host, "boot": p.boot, "pid": p.pid, "started": p.started, "modules": modules,
              "now": self.edge.now_us()},
         )  # fmt: skip
+        for name in sources.parse(modules):  # whoever asks for one over HTTP later means a workflow that is executed here
+            tx.run(tx.sql.know_workflow, {"name": name, "now": self.edge.now_us()})
 
     def _beat_loop(self) -> None:
         while not self._stop.wait(BEAT_S):
@@ -151,6 +157,15 @@ class Worker:
                 self.on_lost(run_no, why)
         with suppress(StoreUnavailable):  # the next beat does
             self._count(owned)
+            self._look_out()
+
+    def _look_out(self) -> None:
+        """Hear which resources are down. Who takes runs also wakes those that wait for one, each in its time."""
+        names, now = tuple(self.digests), self.edge.now_us()
+        down, busy = self.store.read_now(lambda tx: (circuits.down(tx), bool(names) and circuits.busy(tx, now)))
+        self.down.heard(down)
+        if busy:
+            self.store.write_now(lambda tx: circuits.look(tx, names, now), durable=False, client=None)
 
     def _who_took(self, lost: dict[int, int]) -> dict[int, str]:
         """Why each of these runs is no longer ours. Run no → the fence we held it under."""

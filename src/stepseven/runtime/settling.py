@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepseven.errors import NotRecordable
 from stepseven.model import ONCE, EffectKind
-from stepseven.runtime import doubt, known, reading
+from stepseven.runtime import ahead, doubt, known, reading
 from stepseven.runtime.arguments import arguments_of
 from stepseven.runtime.calls import Call
 from stepseven.runtime.declared import Step, StepOptions
@@ -64,7 +64,7 @@ def _look(claim_id: str, tx: Tx) -> Claim | None:
 def call_of(ex: Execution, row: Row) -> tuple[Call, Intent]:
     """The call a claim was made by, from what the claim keeps, and what it wants. It is to be closed."""
     stored: dict[str, Any] = json.loads(row["arguments"] or "{}")
-    step = _step_of(ex, row["step"])
+    step = step_of(ex, row["step"])
     bound: dict[str, Any] = {}
     try:
         bound = {} if step is None else step.parameters.bind((), arguments_of(step, row["arguments"] or "{}"))
@@ -74,7 +74,7 @@ def call_of(ex: Execution, row: Row) -> tuple[Call, Intent]:
         step = Step(_gone, StepOptions(name=row["step"], effect=EffectKind.WRITE))
     key = row["key"] if step.settings.key is not None or row["key"].partition("/")[0] != ONCE else ONCE
     texts = {name: canonical(value, name) for name, value in stored.items()}
-    call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, _never)
+    call = Call(step, Place(ex, row["branch"]), (row["branch"], row["step"], key), row["inputs"], bound, texts, never)
     reading.as_named_before(ex, call)
     intent = Intent(
         scope=row["scope"], scope_id=row["scope_id"], name=row["name"], key=row["key"], step=row["step"],
@@ -83,13 +83,16 @@ def call_of(ex: Execution, row: Row) -> tuple[Call, Intent]:
     return call, intent
 
 
-def _step_of(ex: Execution, name: str) -> Step[Any, Any] | None:
+def step_of(ex: Execution, name: str) -> Step[Any, Any] | None:
     """The step that a claim names: as it is called now, where the code or a person says so."""
     module = ex.workflow.fn.__module__
+    called = ahead.steps_named(ex.workflow, name)
+    if len(called) == 1:  # by what its code calls, whatever else has the name
+        return called[0]
     said = (step for now in ex.renamed.get(name, ()) if (step := known.find(now, module)) is not None)
     return known.find(name, module) or known.heir(name, module) or next(said, None)
 
 
-async def _never(ex: Execution, call: Call) -> Any:
+async def never(ex: Execution, call: Call) -> Any:
     """A call that is only asked about is not run."""
     raise AssertionError(call.step.name, ex.hold.run_id)

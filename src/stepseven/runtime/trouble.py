@@ -15,8 +15,8 @@ from stepseven._dataclass import dataclass
 from stepseven.decide import policy
 from stepseven.decide.classify import Handling, Verdict, classify
 from stepseven.errors import AlreadyDone, Conflict, NotYet
-from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, to_micro
-from stepseven.runtime import asking, ceilings, choices, chosen, reading, refusing, remembering, verifying
+from stepseven.model import AttemptOutcome, FailureKind, QuestionStatus, Secret, to_micro
+from stepseven.runtime import asking, ceilings, choices, chosen, outages, reading, refusing, remembering, verifying
 from stepseven.runtime.attempt import Attempt, Tried
 from stepseven.runtime.calls import Call, nameable
 from stepseven.store.codec import free_text
@@ -39,12 +39,14 @@ class First:
     started_us: int
 
 
-async def persist(ex: Execution, call: Call, first: First | None = None) -> Any:
+async def persist(ex: Execution, call: Call, first: First | None = None) -> Any:  # noqa: C901 - one branch for each move
     """Bring a read step to its end: try, try differently, ask, obey."""
     if first is not None:
         await failed(ex, call, first.error, first.attempt, first.started_us, None)
     while True:
-        move = move_for(ex, call)
+        move = await outages.instead(ex, call, move_for(ex, call))
+        if move is None:
+            continue
         if isinstance(move, policy.Try):
             await before(ex, call, move)
             done, value = await _try(ex, call, move)
@@ -93,7 +95,16 @@ async def _try(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
 
 
 async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
-    """One try, for which there is room in the limits."""
+    """One try, for which there is room in the limits; none, if its resource is down and another run looks."""
+    if not await outages.enter(ex, call, move.approach):
+        return False, None
+    try:
+        return await _once(ex, call, move)
+    finally:
+        await outages.leave(ex, call)
+
+
+async def _once(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, Any]:
     started_us = ex.now_us()
     attempt = attempt_for(ex, call, move)
     begun = await _begin(ex, call, move) if call.step.settings.cost is not None or _paid_before(ex, call) else None
@@ -109,7 +120,9 @@ async def _within(ex: Execution, call: Call, move: policy.Try) -> tuple[bool, An
     else:
         fact = remembering.fact_of(ex, call, text)
         durable = begun is not None or bool(record.usd) or fact is not None
-        await ex.append(record, durable=durable, begun=begun, text=text, fact=fact)
+        also = outages.closing(ex, call)
+        await ex.append(record, durable=durable, begun=begun, text=text, fact=fact, also=also)
+        outages.won(ex, call)
         return True, value
     finally:
         ex.paying -= begun is not None
@@ -188,13 +201,13 @@ def attempt_for(ex: Execution, call: Call, move: policy.Try, **more: Any) -> Att
     return made
 
 
-def verdict_of(ex: Execution, call: Call, error: BaseException) -> Verdict:
+def verdict_of(ex: Execution, call: Call, error: BaseException, approach: str | None = None) -> Verdict:
     """The error in our words. A ``classify=`` that itself fails is as good as none."""
     o = call.step.settings
     own = (o.classify,) if o.classify is not None else ()
     if isinstance(error, AlreadyDone | Conflict | NotYet):  # each has its place, and got here from another one
         error = RuntimeError(f"{type(error).__name__} was raised where it means nothing: {error}")
-    told = partial(classify, error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=o.resource)
+    told = partial(classify, error, now_us=ex.now_us(), subject=o.subject, step=o.name, resource=outages.declared(call, approach))
     try:
         verdict = told(overrides=(*own, *ex.services.classify))
         return replace(verdict, reason=free_text(str(error), 300)) if isinstance(error, reading.UnusableResult) else verdict
@@ -230,7 +243,7 @@ async def failed(  # noqa: PLR0913 - what is known of a try
         await _interrupted(ex, call, begun, attempt)
         raise error
     await refusing.let_out(ex, call, error, attempt, started_us, begun)
-    verdict = verdict_of(ex, call, error)
+    verdict = verdict_of(ex, call, error, approach)
     row = attempt_row(ex, call, verdict, attempt, started_us, approach, error)
     if begun is not None:
         row["n"] = begun["n"]
@@ -262,22 +275,32 @@ def attempt_row(  # noqa: PLR0913, PLR0917 - what is known of a try
         "retry_after_us": (verdict.retry_after_us or 0) if put_off and not deferred else verdict.retry_after_us,
         "ask": free_text(verdict.ask) if verdict.ask is not None else None, "proof": verdict.proof.value,
         "input": choices.blames_input(error, verdict.status), "ours": choices.certainly_input(error, verdict.status),
+        "counts": outages.counts(verdict, error),
     }  # fmt: skip
     row = blank_attempt(call, next_n(ex, call), started_us)
     row.update(
         approach=approach, outcome="deferred" if deferred else "failed", kind=_KINDS[verdict.handling].value,
-        reason=free_text(reason, 1000), trace=json.dumps(details), signature=free_text(verdict.signature, 300),
-        resource=o.resource or verdict.resource, identical=int(again),
+        reason=free_text(reason, 1000), trace=json.dumps(details), signature=free_text(_signature(call, verdict), 300),
+        resource=outages.declared(call, approach) or verdict.resource, identical=int(again),
         usd=attempt.uusd if attempt.uusd is not None else declared, tokens=attempt.tokens,
     )  # fmt: skip
     return row
+
+
+_NOT_LET_IN = (401, 402, 403)
+
+
+def _signature(call: Call, verdict: Verdict) -> str:
+    """What names the cause. Of a credential that was not taken: which one it was, as far as the call names it."""
+    names = sorted({v.name for v in call.bound.values() if isinstance(v, Secret)}) if verdict.status in _NOT_LET_IN else []
+    return f"{verdict.signature} with {', '.join(names)}" if names else verdict.signature
 
 
 def _still_silent(ex: Execution, call: Call, verdict: Verdict) -> bool:
     """Whether this is what a person waits through until the resource answers."""
     asked = tuple(_asked(ex, q) for q in asking.about_failure(ex, call))
     past = tuple(_past(r) for r in tries(ex, call) if r["outcome"] is not None)
-    signature = free_text(verdict.signature, 300)
+    signature = free_text(_signature(call, verdict), 300)
     return policy.still_silent(asked, past, signature=signature, ended_us=ex.now_us())
 
 
@@ -299,15 +322,20 @@ async def record_attempt(ex: Execution, call: Call, row: dict[str, Any], unit: C
     """
     if ex.broken is not None:
         raise ex.broken
-    now = ex.now_us()
+    now, trial, chance = ex.now_us(), call.trial, ex.edge.chance()
 
-    def write(tx: Any) -> Any:
-        stored = steps.end_attempt(tx, ex.hold, row, now)
+    def write(tx: Any) -> tuple[Row, Any]:
+        judged, stands = outages.judge(tx, ex, row, trial, chance=chance)
+        stored = steps.end_attempt(tx, ex.hold, judged, now)
         if unit is not None:
             unit(tx)
-        return stored
+        return stored, stands
 
-    def noted(stored: Row) -> None:
+    def noted(written: tuple[Row, Any]) -> None:
+        stored, stands = written
+        outages.found(ex, call, stands)
+        if stored["resource"]:
+            ex.down.met(ex.workflow.name, call.step.name, stored["approach"], stored["resource"])
         rows = ex.attempts.setdefault(call.key, [])
         rows[:] = [r for r in rows if r["n"] != row["n"]] + [stored]
         ex.uusd += row["usd"] or 0
@@ -332,7 +360,7 @@ def _past(row: Row) -> policy.Past:
         n=row["n"], approach=row["approach"], outcome=AttemptOutcome(row["outcome"]),
         kind=FailureKind(row["kind"]) if row["kind"] else None, reason=row["reason"] or "", signature=row["signature"] or "",
         started_us=row["started_us"], ended_us=row["ended_us"] or row["started_us"], source_digest=row["source_digest"],
-        retry_after_us=more.get("retry_after_us"), narrow=bool(more.get("narrow")),
+        retry_after_us=more.get("retry_after_us"), narrow=bool(more.get("narrow")), circuit=bool(more.get("circuit")),
     )  # fmt: skip
 
 

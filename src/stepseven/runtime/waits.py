@@ -31,6 +31,7 @@ class DurableWait:
     question_id: str | None = None
     child: Seen | None = None  # a run that this one started
     fact: str | None = None  # it ends when this is known about the client
+    resource: str | None = None  # it ends when this answers again, or is to be tried
 
 
 class Standing(StrEnum):

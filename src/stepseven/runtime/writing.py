@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 from stepseven.decide import escalate, policy
 from stepseven.errors import NotRecordable, StepsevenError, Superseded
 from stepseven.model import QuestionKind, to_micro
-from stepseven.runtime import approving, asking, choices, clash, doubt, reading, rekeyed, remembering, sending, trouble, verifying
+from stepseven.runtime import (
+    approving,
+    asking,
+    choices,
+    clash,
+    doubt,
+    outages,
+    reading,
+    rekeyed,
+    remembering,
+    sending,
+    trouble,
+    verifying,
+)
 from stepseven.runtime.attempt import Attempt
 from stepseven.runtime.choices import BY_HAND
 from stepseven.store.codec import digest, free_text
@@ -112,7 +125,7 @@ async def as_claimed(ex: Execution, call: Call) -> Intent:
     return replace(intent, name=await ex.store.read(unit))
 
 
-async def _until_done(ex: Execution, call: Call, wanted: Intent) -> Any:
+async def _until_done(ex: Execution, call: Call, wanted: Intent) -> Any:  # noqa: C901 - one branch for each move
     held: Claim | None = None  # a claim in doubt
     intent = await rekeyed.begun(ex, call, wanted)
     if call.key in ex.attempts or asking.about_failure(ex, call):
@@ -127,7 +140,10 @@ async def _until_done(ex: Execution, call: Call, wanted: Intent) -> Any:
             promise = sent.promise
         if intent is not wanted and promise is None:
             intent = await rekeyed.begun(ex, call, wanted)
-        move = trouble.move_for(ex, call)
+        move = await outages.instead(ex, call, trouble.move_for(ex, call))
+        if move is None:
+            held, proven = promise, False
+            continue
         if isinstance(move, policy.Obey) and move.choice == "happened":  # the claim knows: it is looked at once more
             move = policy.Try(number=1)
         if isinstance(move, policy.Try):
@@ -254,17 +270,20 @@ async def settled(  # noqa: PLR0913 - what is recorded of a send
         record.usd = None  # what it cost is in the row of the try that did it
     artifact = ex.artifact_of(text)
     record.result, record.artifact = (text, None) if artifact is None else (None, artifact.hash)
-    now, fact = record.ended_us or ex.now_us(), remembering.fact_of(ex, call, text, by)
+    now, fact, also = record.ended_us or ex.now_us(), remembering.fact_of(ex, call, text, by), outages.closing(ex, call)
 
     def both(tx: Any) -> None:
         _keep(tx, call, claim, text, attempt)
         remembering.learn(tx, record, fact, anew=claim.run_no == ex.hold.run_no, now_us=now)
         steps.append(tx, ex.hold, record, now_us=now, artifact=artifact)
+        if also is not None:
+            also(tx)
 
     try:
-        plain = attempt is not None and claim.scope == "run" and fact is None and artifact is None
+        plain = attempt is not None and claim.scope == "run" and fact is None and artifact is None and also is None
         if not plain or not await _settled_at_once(ex, claim, record, text):
             await ex.write(both, durable=True, then=lambda _: ex.keep(record))
+        outages.won(ex, call)
     except Superseded:  # not ours any more, but it did happen
         spent = _spent(call, claim, attempt, started_us, approach)
 
@@ -288,7 +307,7 @@ async def _settled_at_once(ex: Execution, claim: Claim, record: Record, text: st
     def done(sent: Any) -> bool:
         return all(each.rows_written() == 1 for each in sent)
 
-    return done(await ex.write(unit, durable=True, then=lambda sent: ex.keep(record) if done(sent) else None))
+    return done(await ex.write(unit, durable=True, then=lambda sent: ex.keep(record) if done(sent) else None, asks=False))
 
 
 async def _settled_without(

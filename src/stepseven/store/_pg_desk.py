@@ -16,7 +16,7 @@ from stepseven.store._pg_stack import Stack, close
 from stepseven.store._pg_trouble import CRASHED, code, gone, passes, refused_for_now
 from stepseven.store._pg_tx import LOCK_MS, STATEMENT_MS, Reading, Restarted, Writing
 from stepseven.store._pg_wire import Wire
-from stepseven.store.base import Tx, Values
+from stepseven.store.base import Row, Tx, Values
 from stepseven.store.statements import Statements
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Desk:
             except psycopg.Error as error:
                 worth = refused_for_now(error) if wire is None else again(error)
                 if wire is not None and gone(error):
-                    self._lost(wire)
+                    self.lost(wire)
                 if not worth or time.monotonic() > give_up:
                     raise
                 time.sleep(pause * (0.5 + self._chance()))
@@ -91,7 +91,25 @@ class Desk:
                 if wire is not None:
                     self._stack.give(wire)
 
-    def _lost(self, wire: Wire) -> None:
+    def spare(self) -> Wire | None:
+        """A connection that is at hand, for who cannot wait for one; it is given back by ``give``, or is ``lost``."""
+        wire = self._stack.spare()
+        if wire is None:
+            return None
+        told, wire.connection.started = wire.connection.started, 0
+        if told:
+            self._heard(told)
+        if self.lately.due:  # what was lost goes first, and that takes its time
+            self._stack.give(wire)
+            return None
+        return wire
+
+    def give(self, wire: Wire) -> None:
+        """It is not needed any more."""
+        self._stack.give(wire)
+
+    def lost(self, wire: Wire) -> None:
+        """It broke: the server was away, or is."""
         close(wire)
         self._stack.drop()
         self.lately.lost()
@@ -119,7 +137,7 @@ class Desk:
                 self.lately.sent_again(len(appended), losses)
 
     def _append_all(self, wire: Wire, appended: Sequence[tuple[str, Values]]) -> None:
-        tx = self._writing(wire, (), durable=True)
+        tx = self.writing(wire, (), durable=True)
         for statement, values in appended:
             tx.later(statement, values)
         try:
@@ -135,7 +153,8 @@ class Desk:
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def _writing(self, wire: Wire, keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS) -> Writing:
+    def writing(self, wire: Wire, keys: Sequence[int], *, durable: bool, lock_ms: int = LOCK_MS) -> Writing:
+        """A transaction. Once committed it is ``noted``."""
         return Writing(wire, self.sql, self._records, keys=keys, durable=durable, lock_ms=lock_ms, started=self.server.started)
 
     def transact(
@@ -144,7 +163,7 @@ class Desk:
         """An attempt (``patiently``) at *work* in one transaction, committed."""
 
         def attempt(wire: Wire) -> T:
-            tx = self._writing(wire, keys, durable=durable, lock_ms=lock_ms)
+            tx = self.writing(wire, keys, durable=durable, lock_ms=lock_ms)
             try:
                 result = work(tx)
                 self._commit(tx, wire)
@@ -162,6 +181,10 @@ class Desk:
         except psycopg.Error as error:
             if not (tx.committing and gone(error) and self._happened(tx, wire, error)):
                 raise
+        self.noted(tx, began)
+
+    def noted(self, tx: Writing, began: float) -> None:
+        """*tx*, whose commit was *began* then (monotonic), is committed."""
         if not tx.durable:
             self.lately.keep(tx.appended, lazy_s=self.server.lazy_s)
         if tx.started is not None:  # heard with the commit only, perhaps: what was lost before goes next
@@ -177,7 +200,7 @@ class Desk:
         """
         if tx.xid is None or tx.started is None:
             return False  # records alone: they are recognised by their rows, and written again
-        self._lost(wire)
+        self.lost(wire)
         try:
             return self._ask_for(tx.xid, tx.started, crashed=code(error) == CRASHED)
         except psycopg.Error as unknown:
@@ -219,13 +242,22 @@ class Desk:
             row = wire.one(self.free[statement], values)
             if row is None:
                 return False
-            self.lately.keep([(statement, values)], lazy_s=self.server.lazy_s)
-            self._heard(row["started"])
+            self.noted_free(statement, values, row)
             if self.lately.due:
                 self._send_again(wire)
             return True
 
         return attempt
+
+    def noted_free(self, statement: str, values: Values, row: Row) -> None:
+        """One of the ``free`` statements, asked with *statement*'s values, is committed; *row* is what it gave."""
+        self.lately.keep([(statement, values)], lazy_s=self.server.lazy_s)
+        self._heard(row["started"])
+
+    def noted_alone(self, row: Row, began: float) -> None:
+        """A statement that waited for the disk, and whose commit was *began* then, wrote; *row* is what it gave."""
+        self._heard(row["started"])
+        self.lately.safe(began)
 
     def read(self, unit: Callable[[Tx], T], *, statement_ms: int = STATEMENT_MS) -> Callable[[Wire], T]:
         """An attempt at *unit* on a snapshot."""

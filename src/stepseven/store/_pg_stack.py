@@ -34,6 +34,12 @@ class Stack:
             return self._idle.pop()
         return Wire(self._server.connect())
 
+    def spare(self) -> Wire | None:
+        """One that is at hand."""
+        with suppress(IndexError):
+            return self._idle.pop()
+        return None
+
     def give(self, wire: Wire) -> None:
         """Back on the stack. One that is in a transaction, or broken, is not used again."""
         if wire.idle():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -45,6 +46,7 @@ def lock_keys(client: Whose) -> list[int]:
     return sorted({_lock_key(name) for name in names})
 
 
+@lru_cache(1000)
 def _lock_key(client_id: str) -> int:
     digest = blake2b(f"stepseven/client/{client_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
@@ -72,6 +74,7 @@ class _Sending:
         self.sql = sql
         self._wire = wire
         self._waiting: list[Sent] = []
+        self._under_way: list[Sent] = []
 
     def one(self, statement: str, params: Values) -> Row | None:
         """First row, or ``None``."""
@@ -98,9 +101,15 @@ class _Sending:
         return self._flush(Sent(statement, params))
 
     def _flush(self, last: Sent) -> Told:
-        waiting, self._waiting = [*self._waiting, last], []
-        answers = self._wire.send([(sent.statement, sent.params) for sent in waiting])
-        for sent, told in zip(waiting, answers, strict=True):
+        return self._arrived(self._wire.send(self._leaving(last)))
+
+    def _leaving(self, last: Sent) -> list[tuple[str, Values | None]]:
+        """All that waits, and *last*: what is sent now."""
+        self._under_way, self._waiting = [*self._waiting, last], []
+        return [(sent.statement, sent.params) for sent in self._under_way]
+
+    def _arrived(self, answers: list[Told]) -> Told:
+        for sent, told in zip(self._under_way, answers, strict=True):
             sent.told = told
         return answers[-1]
 
@@ -171,8 +180,8 @@ class Writing(_Sending):
         self._note(statement, params)
         return super()._execute(statement, params)
 
-    def _flush(self, last: Sent) -> Told:
-        told = super()._flush(last)
+    def _arrived(self, answers: list[Told]) -> Told:
+        told = super()._arrived(answers)
         if self.xid is None and self._head.told is not None:
             head = self._head.told.rows[0]
             self.xid, self.started = head["xid"], head["started"]
@@ -192,8 +201,13 @@ class Writing(_Sending):
 
     def later(self, statement: str, params: Values) -> Sent:
         """Execute with the commit."""
-        self._note(statement, params)
-        return self._wait(statement, params)
+        return self.carry(Sent(statement, params))
+
+    def carry(self, sent: Sent) -> Sent:
+        """Execute what was noted elsewhere, with the commit."""
+        self._note(sent.statement, sent.params or ())
+        self._waiting.append(sent)
+        return sent
 
     def commit(self) -> None:
         """Commit. After a failure of the connection ``committing`` says whether it may have happened.
@@ -204,8 +218,20 @@ class Writing(_Sending):
         if self.xid is None and len(self._waiting) == self._begun:
             self._waiting.clear()  # nothing was asked for: the server need not know
             return
+        self.committed(self._wire.send(self.departing()))
+
+    def departing(self) -> list[tuple[str, Values | None]]:
+        """All that is still to be sent, with the commit: for who sends it in a way of their own, and gives the answers here."""
         self.committing = True
-        if self._flush(Sent("COMMIT", None)).done != b"COMMIT":  # what a failed transaction answers
+        return self._leaving(Sent("COMMIT", None))
+
+    def committed(self, answers: list[Told]) -> None:
+        """What the server said to all that was ``departing``.
+
+        Raises:
+            psycopg.Error: it was not committed.
+        """
+        if self._arrived(answers).done != b"COMMIT":  # what a failed transaction answers
             raise psycopg.errors.InFailedSqlTransaction("rolled back instead of committed")
 
     def rollback(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import psycopg
@@ -112,6 +112,7 @@ _LOADERS: dict[int, Callable[[bytes], Any]] = {16: _bool, 20: int, 21: int, 23: 
 
 #: What the driver's own readers, which take whole rows at a time, give as ours do: whole numbers and texts.
 _PLAIN = frozenset({18, 19, 20, 21, 23, 25, 26, 114, 1042, 1043, 3802})
+_FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _MANY = 30  # rows: for fewer, getting the driver's readers ready costs more than they save
 
 
@@ -145,6 +146,26 @@ class Wire:
         Raises:
             psycopg.Error: the failure of the first that failed.
         """
+        talking = self.talk(statements)
+        silence_s = self.connection.silence_s or float("inf")
+        try:
+            write, give_up = next(talking), time.monotonic() + silence_s
+            while True:
+                if self.ready(write=write):
+                    write, give_up = next(talking), time.monotonic() + silence_s
+                elif time.monotonic() > give_up:
+                    talking.throw(Silent("no answer"))
+        except StopIteration as done:
+            answers: list[Told] = done.value
+            return answers
+
+    def talk(self, statements: list[tuple[str, Values | None]]) -> Generator[bool, None, list[Told]]:
+        """``send``, for who waits in a way of their own.
+
+        Yields:
+            Whenever the other side has to be waited for: whether there is also something left to be sent. Go on when something
+            came, or can be sent. To give up, throw an error in.
+        """
         pgconn = self.connection.pgconn
         if pgconn.status != pq.ConnStatus.OK:
             raise psycopg.OperationalError("the connection is closed")
@@ -170,7 +191,7 @@ class Wire:
             plan.append(known)
         pgconn.pipeline_sync()
         try:
-            return self._answers(plan)
+            return (yield from self._answers(plan))
         except psycopg.Error:
             for known, types in prepared:  # which of them the server still made is not known
                 known.prepared.pop(types, None)
@@ -183,6 +204,19 @@ class Wire:
         """The first row of one statement, in a transaction of its own, or ``None``."""
         rows = self.send([(statement, params)])[0].rows
         return rows[0] if rows else None
+
+    def fileno(self) -> int:
+        """Its socket's number, for who waits in a way of their own."""
+        return self.connection.pgconn.socket
+
+    def alive(self) -> bool:
+        """Take in what came unasked; ``False``: the connection has ended."""
+        pgconn = self.connection.pgconn
+        try:
+            pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return pgconn.status == pq.ConnStatus.OK
 
     def idle(self) -> bool:
         """Whether it is in no transaction, and whole."""
@@ -207,36 +241,39 @@ class Wire:
             known = self._known[statement] = _Known(statement)
         return known
 
-    def _answers(self, plan: list[_Known | None]) -> list[Told]:
+    def _answers(self, plan: list[_Known | None]) -> Generator[bool, None, list[Told]]:
         failure: psycopg.Error | None = None
         answers: list[Told] = []
+        pgconn = self.connection.pgconn
         for known in plan:
-            result = self._result()
+            if pgconn.is_busy():
+                yield from self._came()
+            result = pgconn.get_result()
             if result is None:
                 raise psycopg.OperationalError("the server answered less than it was asked for")
-            if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-                if known is not None:
-                    answers.append(_told(known, result, self.connection))
-            elif failure is None and result.status != pq.ExecStatus.PIPELINE_ABORTED:
-                failure = psycopg.errors.error_from_result(result)
-            if self._result() is not None:
+            if result.status not in _FINE:
+                failure = failure or _failure(result)
+            elif known is not None:
+                answers.append(_told(known, result, self.connection))
+            if pgconn.is_busy():
+                yield from self._came()
+            if pgconn.get_result() is not None:
                 raise psycopg.OperationalError("the server answered more than it was asked for")
-        self._result()  # that of the sync
+        if pgconn.is_busy():
+            yield from self._came()
+        pgconn.get_result()  # that of the sync
         if failure is not None:
             raise failure
         return answers
 
-    def _result(self) -> pq.abc.PGresult | None:
+    def _came(self) -> Generator[bool, None, None]:
+        """Wait for a whole result."""
         pgconn = self.connection.pgconn
-        if pgconn.is_busy():
-            give_up = time.monotonic() + (self.connection.silence_s or float("inf"))
-            while pgconn.is_busy():
-                if not self._ready(write=bool(pgconn.flush())) and time.monotonic() > give_up:
-                    raise Silent("no answer")
-                pgconn.consume_input()
-        return pgconn.get_result()
+        while pgconn.is_busy():
+            yield bool(pgconn.flush())
+            pgconn.consume_input()
 
-    def _ready(self, *, write: bool) -> bool:
+    def ready(self, *, write: bool) -> bool:
         """Whether something came, or can be sent, within a second."""
         if self._poll is not None and not write:
             return bool(self._poll.poll(_LOOK_S * 1000))
@@ -246,6 +283,11 @@ class Wire:
             both.register(fileno, select.POLLIN | select.POLLOUT)
             return bool(both.poll(_LOOK_S * 1000))
         return any(map(bool, select.select([fileno], [fileno] if write else [], [], _LOOK_S)))
+
+
+def _failure(result: pq.abc.PGresult) -> psycopg.Error | None:
+    aborted = result.status == pq.ExecStatus.PIPELINE_ABORTED  # it was not executed, because an earlier one failed
+    return None if aborted else psycopg.errors.error_from_result(result)
 
 
 def _told(known: _Known, result: pq.abc.PGresult, connection: Connection) -> Told:

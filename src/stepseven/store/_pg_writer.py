@@ -54,6 +54,10 @@ class Writer:
             refuse(self._queue, self.closed())
         self._wake.set()
 
+    def patient(self) -> bool:
+        """Whether somebody waits for a lock that is held elsewhere: nobody of the same client is to overtake them."""
+        return self._lanes.busy()
+
     def closed(self) -> StoreUnavailable:
         """What a closed store says."""
         return StoreUnavailable(self._desk.server.url, "it was closed")
@@ -201,6 +205,10 @@ class _Lanes:
         self._lock = threading.Lock()
         self._lanes: dict[int, deque[Queued]] = {}
         self._threads: set[threading.Thread] = set()
+
+    def busy(self) -> bool:
+        """Whether there are any."""
+        return bool(self._lanes)
 
     def take(self, queued: Queued) -> bool:
         """Put it behind others of its clients, where some wait."""

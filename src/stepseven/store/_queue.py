@@ -14,7 +14,7 @@ from stepseven.store.base import Tx, Values, Whose
 class Queued:
     """What waits for the writer thread: a unit, or one inserting statement; and who waits for it (``ended``)."""
 
-    __slots__ = ("client", "done", "durable", "error", "loop", "result", "statement", "unit", "values", "waiter")
+    __slots__ = ("client", "done", "durable", "error", "loop", "result", "sent", "statement", "unit", "values", "waiter")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Queued:
         self.unit = unit
         self.statement = statement
         self.values = values
+        self.sent: list[Any] | None = None  #: what the unit asks for, once that was noted without executing it
         self.loop = asyncio.get_running_loop()
         self.waiter: asyncio.Future[None] | None = None
         self.done = False  #: as its loop knows it

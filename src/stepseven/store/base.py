@@ -81,8 +81,11 @@ class Store(Protocol):
     url: str
     sql: Statements
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:
-        """Run *unit* in a transaction and commit it; *durable*: return only when the disk has it (and all before it)."""
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose, asks: bool = True) -> T:
+        """Run *unit* in a transaction and commit it; *durable*: return only when the disk has it (and all before it).
+
+        ``asks=False``: the unit uses nothing but ``later``. Where the server is far away everything then goes in one trip.
+        """
         ...
 
     async def read(self, unit: Callable[[Tx], T]) -> T:

@@ -1,7 +1,8 @@
 """PostgreSQL: one database, any number of processes on any number of hosts.
 
-What an event loop wants written goes through a thread that groups it (``_pg_writer.py``); what a thread wants written or read
-is done on a connection borrowed for it, so that a heartbeat waits for nobody. Nothing on a connection outlives a transaction,
+What an event loop wants written is sent by the loop itself where everything goes in one trip (``_pg_loop.py``), else by a
+thread that groups it (``_pg_writer.py``); what a thread wants written or read is done on a connection borrowed for it, so that
+a heartbeat waits for nobody. Nothing on a connection outlives a transaction,
 so a pooler may stand in between (``_pg_connect.py``). Units of one client hold its advisory lock, units with no client count
 on single rows; a unit is executed again when the server took it back, and never when it may have been committed
 (``_pg_desk.py``).
@@ -26,6 +27,7 @@ from stepseven.errors import StoreUnavailable
 from stepseven.store._pg_apart import Apart
 from stepseven.store._pg_connect import Server
 from stepseven.store._pg_desk import Desk
+from stepseven.store._pg_loop import Senders
 from stepseven.store._pg_migrate import migrate_postgres
 from stepseven.store._pg_space import compacted
 from stepseven.store._pg_stack import Stack
@@ -83,11 +85,13 @@ class PostgresStore:
 
     def _begin(self) -> None:
         self._writer = Writer(self._desk)
+        self._senders = Senders(self._desk, self._writer)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="stepseven_reader")
         self._closing = False
 
     def _after_fork(self) -> None:
         """In a forked process: the threads are not there, and the connections are the parent's."""
+        self._senders.leave_to_parent()
         self._desk.after_fork()
         self._begin()
 
@@ -109,10 +113,12 @@ class PostgresStore:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """One more step call is under way. Here the writer always looks who waits."""
+        """One more step call is under way."""
+        self._senders.under_way += 1
 
     def leave(self) -> None:
         """The counterpart of ``enter``."""
+        self._senders.under_way -= 1
 
     def append_now(self, statement: str, values: Values, *, durable: bool) -> bool | None:  # noqa: ARG002
         """Never: an event loop does not wait for the network."""
@@ -120,15 +126,17 @@ class PostgresStore:
         return None
 
     async def append(self, statement: str, values: Values, *, durable: bool) -> bool:
-        """Through the writer thread."""
+        """From this loop, or through the writer's thread."""
         queued = Queued(durable or self._always, None, statement, values)
-        self._writer.put(queued)
+        if not self._senders.take(queued):
+            self._writer.put(queued)
         return bool(await ended(queued))
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:
-        """Through the writer thread."""
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose, asks: bool = True) -> T:
+        """Through the writer's thread; from this loop where *unit* asks for nothing before its commit."""
         queued = Queued(durable or self._always, unit, client=client)
-        self._writer.put(queued)
+        if asks or not self._senders.take(queued):
+            self._writer.put(queued)
         result: T = await ended(queued)
         return result
 
@@ -171,6 +179,7 @@ class PostgresStore:
         if self._closing:
             return
         self._closing = True
+        self._senders.close()
         self._writer.close()
         self._readers.shutdown(wait=False)
         self._stack.close()

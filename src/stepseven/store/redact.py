@@ -19,6 +19,7 @@ _TO_RUN = bytes(ord("a") if chr(c).isalnum() or chr(c) in "_-" else ord(" ") for
 # A prefix that is not even in the text as a substring needs no pattern: by the character that all of a group share.
 _BY_MARK = (
     ("_", ("k_live_", "k_test_", "whsec_", "hp_", "ho_", "hu_", "hs_", "hr_", "github_pat_", "npm_", "sbp_", "hf_")),
+    ("7", ("s7_", "s7s_", "s7t_", "s7x_")),
     ("-", ("sk-", "glpat-", "xox", "xapp-", "GOCSPX-", "pypi-")),
     (".", ("ya29.", "SG.", "pat")),
     ("", ("AKIA", "ASIA", "AIza", "eyJ")),
@@ -27,7 +28,8 @@ _WORDS = ("PRIVATE KEY", "earer", "EARER", "ccess", "CCESS", "wilio")
 # The same prefixes where they count: at the start of a word. Beginning with a character class, it scans fast.
 _PREFIX = re.compile(
     r"[^A-Za-z0-9_-](?:[bfnrt]|u[0-9a-fA-F]{4})?(?:sk-|[sr]k_(?:live|test)_|whsec_|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|xapp-"
-    r"|A(?:KIA|SIA|Iza)|ya29\.|GOCSPX-|SG\.|npm_|pypi-|sbp_|pat[A-Za-z0-9]{14}\.|hf_|eyJ)"
+    r"|A(?:KIA|SIA|Iza)|ya29\.|GOCSPX-|SG\.|npm_|pypi-|sbp_|pat[A-Za-z0-9]{14}\.|hf_|eyJ"
+    r"|s7[stx]?_)"
 )
 _WORD = re.compile(r"PRIVATE KEY|[bB](?:earer|EARER)\s|[aA](?:ccess_?[kK]ey|CCESS_?KEY)|[tT]wilio")
 
@@ -59,6 +61,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("a Supabase token", rf"{_START}sbp_[0-9a-f]{{40}}"),
         ("an Airtable token", rf"{_START}pat[A-Za-z0-9]{{14}}\.[0-9a-f]{{64}}"),
         ("a Hugging Face token", rf"{_START}hf_[A-Za-z0-9]{{30,}}"),
+        ("a stepseven token", rf"{_START}s7[stx]?_[0-9a-f]{{12}}[A-Za-z0-9_-]{{43}}"),
         ("a signed token (JWT)", rf"{_START}eyJ[A-Za-z0-9_-]{{10,}}\.eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]{{10,}}"),
         (
             "a private key",

@@ -217,7 +217,7 @@ class SqliteStore:
         """Through the writer thread."""
         return bool(await ended(self._enqueue(Queued(durable, None, statement, values))))
 
-    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose) -> T:  # noqa: ARG002 - one writer at a time
+    async def write(self, unit: Callable[[Tx], T], *, durable: bool, client: Whose, asks: bool = True) -> T:  # noqa: ARG002 - one writer at a time
         """In this thread when nobody else is about to write, else through the writer thread."""
         if self._inline(durable):
             try:

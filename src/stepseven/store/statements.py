@@ -53,6 +53,7 @@ class Statements:
     due: str
     request_stop: str
     note_ending: str
+    note_ahead: str
     wake_run: str
     count_questions: str
     run_progress: str
@@ -63,6 +64,7 @@ class Statements:
     starts: str
     shares_root: str
     unrecorded_children: str
+    rename_child: str
     descendants: str
     family_questions: str
     checkpoint: str
@@ -73,6 +75,7 @@ class Statements:
     append_step_free: str
     append_read_free: str
     append_settled: str
+    append_settled_alone: str
     steps: str
     maps: str
     acted: str
@@ -90,6 +93,7 @@ class Statements:
     effect_standing: str
     insert_claim: str
     claim_new: str
+    claim_new_alone: str
     retry_claim: str
     doubt_claim: str
     settle_claim: str
@@ -121,6 +125,40 @@ class Statements:
     fold_question: str
     retell_question: str
     copy_questions: str
+    # resources that are down, and who waits for them
+    resource: str
+    resource_held: str
+    resources_open: str
+    resources_back: str
+    add_resource: str
+    put_resource: str
+    drop_resources: str
+    wait_for_resource: str
+    resources_of_run: str
+    waiters: str
+    next_waiter: str
+    wake_waiters: str
+    drop_waiters: str
+    # incidents: open questions of one cause
+    incident_of: str
+    keep_incident: str
+    insert_incident: str
+    close_incident: str
+    open_incidents: str
+    asked_of_resource: str
+    join_incident: str
+    wake_soon: str
+    withdraw_folded: str
+    incident: str
+    incidents_page: str
+    incident_extent: str
+    incident_workflows: str
+    incident_newest: str
+    incident_options: str
+    incident_questions: str
+    incident_asked: str
+    incident_before: str
+    incident_answers: str
     # what a run finds of those before it
     previous_run: str
     latest_results: str
@@ -201,6 +239,8 @@ class Statements:
     forget_memory: str
     forget_deliveries: str
     forget_incidents: str
+    forget_resources: str
+    incidents_of_client: str
     forget_occurrences: str
     forget_questions: str
     forget_recoveries: str
@@ -214,6 +254,98 @@ class Statements:
     events_of_run: str
     deliveries_of_run: str
     recoveries_of_run: str
+    # the HTTP API: what a token may see, tokens and sessions, replies
+    run_in_sight: str
+    runs_in_sight: str
+    question_in_sight: str
+    questions_in_sight: str
+    open_in_sight: str
+    client_in_sight: str
+    note_start: str
+    run_pulse: str
+    steps_after: str
+    know_workflow: str
+    workflow_known: str
+    insert_token: str
+    token: str
+    tokens: str
+    revoke_token: str
+    use_token: str
+    drop_spent_tokens: str
+    insert_session: str
+    session: str
+    drop_session: str
+    drop_old_sessions: str
+    insert_reply: str
+    reply: str
+    retake_reply: str
+    finish_reply: str
+    drop_reply: str
+    drop_old_replies: str
+    forget_replies: str
+    # runs that somebody outside executes
+    begin_external: str
+    hold_external: str
+    turn_external: str
+    resume_external: str
+    newest_record: str
+    newest_id: str
+    done_names: str
+    tries_of_call: str
+    insert_ticket: str
+    ticket: str
+    open_ticket: str
+    open_tickets: str
+    extend_ticket: str
+    close_ticket: str
+    close_tickets: str
+    late_tickets: str
+    raise_gate: str
+    executor_of: str
+    note_executor: str
+    insert_executor: str
+    # answers that are brought to whoever asked
+    set_callback: str
+    due_callbacks: str
+    insert_callback: str
+    claim_callback: str
+    end_callback: str
+    put_off_callback: str
+    drop_callback: str
+    # pages
+    open_count_in_sight: str
+    inbox_in_sight: str
+    week_in_sight: str
+    board_in_sight: str
+    clients_in_sight: str
+    decisions_of_client: str
+    # persons, who is told, and what came too late
+    save_person: str
+    person: str
+    persons: str
+    remove_person: str
+    set_away: str
+    ladder: str
+    due_ladders: str
+    climb_ladder: str
+    start_ladders: str
+    look_at_ladders_of: str
+    insert_delivery: str
+    delivery: str
+    deliveries_of_question: str
+    told_of_incident: str
+    end_with_it: str
+    open_in_incident: str
+    due_deliveries: str
+    claim_delivery: str
+    postpone_delivery: str
+    end_delivery: str
+    untold: str
+    promised: str
+    object_to: str
+    objections_of_run: str
+    link_key: str
+    keep_link_key: str
 
 
 #: What ``append_step`` takes, in its order; then the run's number, fence and owner.
@@ -289,7 +421,8 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "take_run": f"""UPDATE {s}run SET status = CASE WHEN status IN ('cancelling', 'failing') THEN status ELSE 'running' END,
                 owner = :owner, fence = fence + 1, executions = executions + 1, waiting_for = NULL,
                 reason = CASE WHEN status IN ('cancelling', 'failing') THEN reason END,
-                wake_us = NULL, progress = :progress, barren = :barren, source_digest = :source_digest, updated_us = :now
+                wake_us = NULL, progress = :progress, barren = :barren, source_digest = :source_digest, updated_us = :now,
+                remaining = coalesce(:remaining, remaining)
             WHERE no = :run_no AND fence = :fence AND coalesce(owner, '') = :seen_owner
               AND status NOT IN ('done', 'failed', 'cancelled') RETURNING fence""",
         "park_run": f"""UPDATE {s}run SET status = 'waiting', waiting_for = :waiting_for, reason = :reason, owner = NULL,
@@ -312,13 +445,15 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
         "request_stop": f"""UPDATE {s}run SET status = :status, reason = :reason, updated_us = :now
             WHERE no = :run_no AND status IN ('queued', 'running', 'waiting')""",
         "note_ending": f"UPDATE {s}run SET failure = :failure WHERE no = :run_no AND status IN ('cancelling', 'failing')",
+        "note_ahead": f"UPDATE {s}run SET remaining = :remaining WHERE no = :run_no AND fence = :fence AND owner = :owner",
         "wake_run": f"""UPDATE {s}run SET status = 'queued', waiting_for = NULL, reason = :reason, wake_us = NULL,
                 updated_us = :now
             WHERE no = :run_no AND status = 'waiting' AND owner IS NULL""",
         "count_questions": f"""UPDATE {s}run SET open_questions = (SELECT count(*) FROM {s}question WHERE run_no = :run_no
                 AND status = 'open' AND folded_into IS NULL), updated_us = :now WHERE no = :run_no""",
         # What counts as progress between two executions; a take is none, nor is a begin or claim that was there before.
-        "run_progress": f"""SELECT (SELECT count(*) FROM {s}step WHERE id BETWEEN :low AND :high AND name <> 'run.code')
+        "run_progress": f"""SELECT (SELECT count(*) FROM {s}step WHERE id BETWEEN :low AND :high
+                    AND name NOT IN ('run.code', 'run.passed_by'))
                 + (SELECT count(*) FROM {s}effect WHERE run_no = :run_no)
                 + (SELECT count(*) FROM {s}effect WHERE run_no = :run_no AND state IN ('done', 'refused'))
                 + (SELECT count(*) FROM {s}question WHERE run_no = :run_no)
@@ -342,6 +477,8 @@ def _run_statements(s: str, d: Dialect) -> dict[str, str]:
             + (SELECT {total("usd")} FROM {s}attempt WHERE started_us >= :since_us AND run_no IN
                 (SELECT no FROM {s}run WHERE client_id = :client_id AND no <> :run_no
                   AND (ended_us IS NULL OR ended_us >= :since_us))) AS uusd""",
+        # A run that another one has started goes on under the name that its workflow has by now.
+        "rename_child": f"UPDATE {s}run SET workflow = :workflow, updated_us = :now WHERE no = :no AND parent_no = :parent_no",
         "children": f"SELECT {_CHILD_COLUMNS} FROM {s}run AS r WHERE r.parent_no = :run_no ORDER BY r.no",
         "starts": f"""SELECT {_CHILD_COLUMNS} FROM {s}run AS r
             WHERE r.parent_no = :parent_no AND (r.no = :root_no OR r.root_no = :root_no) ORDER BY r.no""",
@@ -404,6 +541,39 @@ def _append(s: str, d: Dialect, columns: tuple[str, ...], lazily: str = "", told
         ON CONFLICT DO NOTHING {told}"""
 
 
+def _append_settled(s: str, d: Dialect) -> str:
+    return f"""INSERT INTO {s}step ({", ".join(RECORD_COLUMNS)})
+            SELECT {", ".join([d.mark] * len(RECORD_COLUMNS))}
+              FROM {s}run AS r CROSS JOIN {s}effect AS e WHERE r.no = {d.mark} AND r.fence = {d.mark} AND r.owner = {d.mark}
+                AND e.claim_id = {d.mark} AND e.state <> 'done' {d.hold_r}
+            ON CONFLICT DO NOTHING"""
+
+
+def _append_settled_alone(s: str, d: Dialect) -> str:
+    """Values: the lock; receipt, time and claim; the run's number, fence and owner; then the record's."""
+    m = d.mark
+    return f"""WITH ready AS MATERIALIZED (SELECT {d.alone.format(m)} AS told),
+            settled AS (UPDATE {s}effect AS e SET state = 'done', receipt = {m}, settled_us = {m} FROM ready
+                WHERE e.claim_id = {m} AND e.state <> 'done' AND EXISTS (SELECT 1 FROM {s}run AS r
+                    WHERE r.no = {m} AND r.fence = {m} AND r.owner = {m} AND ready.told <> '' {d.hold_r})
+                RETURNING e.claim_id)
+        INSERT INTO {s}step ({", ".join(RECORD_COLUMNS)}) SELECT {", ".join([m] * len(RECORD_COLUMNS))} FROM settled
+        ON CONFLICT DO NOTHING {d.started}"""
+
+
+def _claim_new(s: str, d: Dialect, *, alone: bool = False) -> str:
+    return f"""INSERT INTO {s}effect (scope, scope_id, name, key, generation, claim_id, owner, state, inputs,
+                inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, undo_module)
+            SELECT :scope, :scope_id, :name, :key, 1, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
+                :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module
+              FROM {s}run AS r CROSS JOIN {s}store AS kept
+            WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner AND kept.restored_us IS NULL
+              AND NOT EXISTS (SELECT 1 FROM {s}effect AS e
+                WHERE e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key)
+              {f"AND {d.alone.format(':lock')} <> ''" if alone else ""} {d.hold_r}
+            ON CONFLICT DO NOTHING {d.started if alone else ""}"""
+
+
 def _step_statements(s: str, d: Dialect) -> dict[str, str]:
     return {
         # Fence and write in one trip. No row back means another owner, or a row already there: read it back once; the
@@ -415,21 +585,23 @@ def _step_statements(s: str, d: Dialect) -> dict[str, str]:
         "append_step_free": _append(s, d, RECORD_COLUMNS, d.lazily, d.started),
         "append_read_free": _append(s, d, READ_COLUMNS, d.lazily, d.started),
         # The record of a send whose claim has no receipt yet; ``settle_recorded``, right after it, writes that.
-        "append_settled": f"""INSERT INTO {s}step ({", ".join(RECORD_COLUMNS)})
-            SELECT {", ".join([d.mark] * len(RECORD_COLUMNS))}
-              FROM {s}run AS r CROSS JOIN {s}effect AS e WHERE r.no = {d.mark} AND r.fence = {d.mark} AND r.owner = {d.mark}
-                AND e.claim_id = {d.mark} AND e.state <> 'done' {d.hold_r}
-            ON CONFLICT DO NOTHING""",
+        "append_settled": _append_settled(s, d),
+        # Both in one statement, as a transaction of its own, where a statement can write two tables. The receipt first: of
+        # what somebody else has just written it sees the newest.
+        "append_settled_alone": _append_settled_alone(s, d) if d.alone else _append_settled(s, d),
         "maps": f"""SELECT result FROM {s}step WHERE id BETWEEN :low AND :high AND name = 'run.map' AND branch = ''
               AND result IS NOT NULL""",
         "steps": f"""SELECT id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach,
                 why, facts, usd, tokens, started_us, ended_us
             FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id""",
-        # The newest record of a run; and whether it, or the run whose receipts it shares, has done or begun anything outside.
+        # The newest record of a run, and the newest run; and whether the first, or the run whose receipts it shares, has done or
+        # begun anything outside, or has started another one, which may have.
         "acted": f"""SELECT coalesce((SELECT max(id) FROM {s}step WHERE id BETWEEN :low AND :high), :low) AS last,
                 CASE WHEN EXISTS (SELECT 1 FROM {s}effect WHERE run_no = :run_no OR run_no = :root_no)
                   OR EXISTS (SELECT 1 FROM {s}step WHERE id BETWEEN :low AND :high AND effect IS NOT NULL)
-                THEN 1 ELSE 0 END AS acted""",
+                  OR EXISTS (SELECT 1 FROM {s}run WHERE parent_no = :run_no OR parent_no = :root_no)
+                THEN 1 ELSE 0 END AS acted,
+                (SELECT max(no) FROM {s}run) AS born""",
         # The one record that changes: a map's count, while the map runs.
         "finish_map": f"""UPDATE {s}step SET state = :state, result = :result, ended_us = :now
             WHERE id = :id AND name = 'run.map'
@@ -477,15 +649,9 @@ def _effect_statements(s: str, d: Dialect) -> dict[str, str]:
                 :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module)""",
         # The first claim of an effect in a store that knows no backups, looked for and written in one: most are. A claim that
         # was written and whose answer was lost is found by ``guard_effect``.
-        "claim_new": f"""INSERT INTO {s}effect (scope, scope_id, name, key, generation, claim_id, owner, state, inputs,
-                inputs_approved, arguments, run_no, branch, step, fence, client_id, claimed_us, gate_until_us, undo_module)
-            SELECT :scope, :scope_id, :name, :key, 1, :claim_id, :owner, 'claimed', :inputs, :inputs_approved,
-                :arguments, :run_no, :branch, :step, :fence, :client_id, :now, :gate_until_us, :undo_module
-              FROM {s}run AS r CROSS JOIN {s}store AS kept
-            WHERE r.no = :run_no AND r.fence = :fence AND r.owner = :owner AND kept.restored_us IS NULL
-              AND NOT EXISTS (SELECT 1 FROM {s}effect AS e
-                WHERE e.scope = :scope AND e.scope_id = :scope_id AND e.name = :name AND e.key = :key) {d.hold_r}
-            ON CONFLICT DO NOTHING""",
+        "claim_new": _claim_new(s, d),
+        # The same as a transaction of its own. Another claim that was made while it waited for the lock is met by the index.
+        "claim_new_alone": _claim_new(s, d, alone=bool(d.alone)),
         # Another send under the same claim: only from the try that was decided upon. While an earlier send may have happened
         # the time of the first one stays: the other side honours the key from then on.
         "retry_claim": f"""UPDATE {s}effect SET state = 'claimed', tries = tries + 1, owner = :owner, fence = :fence,
@@ -589,6 +755,98 @@ def _question_statements(s: str) -> dict[str, str]:
         "retell_question": f"""UPDATE {s}question SET text = :text, options = :options, recommendation = :recommendation,
                 context = :context WHERE id = :id AND status = 'open'""",
         "fold_question": f"UPDATE {s}question SET folded_into = :into WHERE id = :id AND status = 'open'",
+    }
+
+
+def _circuit_statements(s: str, d: Dialect) -> dict[str, str]:
+    columns = "name, state, failures, trial_run_no, opened_us, next_us, looks, trial_us"
+    waiting = f"""FROM {s}wait AS w JOIN {s}run AS r ON r.no = w.run_no
+            WHERE w.kind = 'circuit' AND w.key = :name AND r.status = 'waiting' AND r.owner IS NULL"""
+    return {
+        "resource": f"SELECT {columns} FROM {s}resource WHERE name = :name",
+        # Who may be the trial, and what a failure means, is decided by one at a time.
+        "resource_held": f"SELECT {columns} FROM {s}resource WHERE name = :name {d.lock}",
+        "resources_open": f"""SELECT {columns}, (SELECT count(DISTINCT w.run_no) FROM {s}wait AS w
+                WHERE w.kind = 'circuit' AND w.key = name) AS waiting
+            FROM {s}resource WHERE state <> 'closed' ORDER BY name""",
+        "resources_back": f"""SELECT name FROM {s}resource WHERE state = 'closed'
+              AND EXISTS (SELECT 1 FROM {s}wait AS w WHERE w.kind = 'circuit' AND w.key = name)""",
+        "add_resource": f"""INSERT INTO {s}resource (name, state, failures) VALUES (:name, 'closed', '[]')
+            ON CONFLICT DO NOTHING""",
+        "put_resource": f"""UPDATE {s}resource SET state = :state, failures = :failures, trial_run_no = :trial_run_no,
+                opened_us = :opened_us, next_us = :next_us, looks = :looks, trial_us = :trial_us WHERE name = :name""",
+        "drop_resources": f"""DELETE FROM {s}resource WHERE state = 'closed' AND coalesce(next_us, 0) < :before_us
+              AND NOT EXISTS (SELECT 1 FROM {s}wait AS w WHERE w.kind = 'circuit' AND w.key = name)""",
+        "wait_for_resource": f"""INSERT INTO {s}wait (run_no, branch, kind, key, created_us)
+            VALUES (:run_no, '', 'circuit', :name, :now) ON CONFLICT DO NOTHING""",
+        "resources_of_run": f"""SELECT w.key AS name FROM {s}wait AS w WHERE w.run_no = :run_no AND w.branch = ''
+              AND w.kind = 'circuit' ORDER BY w.key""",
+        "waiters": f"SELECT count(DISTINCT w.run_no) AS n FROM {s}wait AS w WHERE w.kind = 'circuit' AND w.key = :name",
+        # Whoever has waited longest since it was last taken, of those that the worker can execute.
+        "next_waiter": f"""SELECT r.no {waiting} AND r.workflow IN ({d.items.format(":workflows")})
+              AND NOT EXISTS (SELECT 1 FROM {s}client AS c WHERE c.id = r.client_id AND c.status = 'paused')
+            ORDER BY w.created_us, w.run_no LIMIT 1 {d.skip_locked}""",
+        # It answers again: not all of them at once.
+        "wake_waiters": f"""UPDATE {s}run SET wake_us = CAST(:now AS bigint) + no % 100 * CAST(:each_us AS bigint),
+                reason = :reason, updated_us = :now
+            WHERE no IN (SELECT r.no {waiting} LIMIT :most {d.skip_locked}) RETURNING no""",
+        "drop_waiters": f"""DELETE FROM {s}wait WHERE kind = 'circuit' AND key = :name
+            AND CAST(run_no AS TEXT) IN ({d.items.format(":runs")})""",
+    }
+
+
+def _incident_statements(s: str, d: Dialect) -> dict[str, str]:
+    columns = "i.id, i.kind, i.signature, i.resource, i.text, i.status, i.created_us, i.closed_us"
+    # Only what whoever asks may see: their clients as a JSON list, or NULL for all. What is folded is answered with its batch.
+    mine = f"""q.incident_id = :id AND q.folded_into IS NULL
+              AND (CAST(:clients AS json) IS NULL OR q.client_id IN ({d.items.format(":clients")}))"""
+    theirs = mine.replace(":id", "i.id")
+    standing = "(CAST(:status AS text) IS NULL OR q.status = :status)"
+    return {
+        "incident_of": f"""SELECT {columns} FROM {s}incident AS i WHERE i.kind = :kind AND i.signature = :signature
+              AND i.status = 'open'""",
+        # Whoever joins holds it open until the commit: it is not closed under a question that nobody else sees yet.
+        "keep_incident": f"UPDATE {s}incident SET status = 'open' WHERE id = :id AND status = 'open'",
+        "insert_incident": f"""INSERT INTO {s}incident (id, kind, signature, resource, text, status, created_us)
+            VALUES (:id, :kind, :signature, :resource, '', 'open', :now) ON CONFLICT DO NOTHING""",
+        "close_incident": f"""UPDATE {s}incident SET status = 'closed', closed_us = :now WHERE id = :id AND status = 'open'
+              AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.incident_id = :id AND q.status = 'open'
+                  AND q.folded_into IS NULL)""",
+        "open_incidents": f"""SELECT i.id, i.resource, c.next_us AS back_us FROM {s}incident AS i
+                JOIN {s}resource AS c ON c.name = i.resource AND c.state = 'closed' AND c.next_us IS NOT NULL
+            WHERE i.status = 'open' AND i.kind = 'resource'""",
+        # What was asked about a resource before it answered again.
+        "asked_of_resource": f"""SELECT q.id, q.run_no FROM {s}question AS q WHERE q.incident_id = :id AND q.status = 'open'
+              AND q.folded_into IS NULL AND q.created_us <= :back_us LIMIT :most""",
+        "join_incident": f"UPDATE {s}question SET incident_id = :incident_id WHERE id = :id AND incident_id IS NULL",
+        "wake_soon": f"""UPDATE {s}run SET wake_us = CASE WHEN wake_us < :at THEN wake_us ELSE CAST(:at AS bigint) END,
+                reason = :reason, updated_us = :now
+            WHERE no = :run_no AND status = 'waiting' AND owner IS NULL""",
+        "withdraw_folded": f"""UPDATE {s}question SET status = 'withdrawn', answered_us = :now
+            WHERE folded_into = :id AND status = 'open'""",
+        "incident": f"SELECT {columns} FROM {s}incident AS i WHERE i.id = :id",
+        "incidents_page": f"""SELECT {columns} FROM {s}incident AS i
+            WHERE EXISTS (SELECT 1 FROM {s}question AS q WHERE {theirs}
+                AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id))
+              AND (CAST(:status AS text) IS NULL OR :status = (CASE WHEN EXISTS (SELECT 1 FROM {s}question AS q
+                  WHERE {theirs} AND q.status = 'open') THEN 'open' ELSE 'closed' END))
+            ORDER BY i.created_us, i.id LIMIT :limit""",
+        "incident_extent": f"""SELECT count(*) AS questions, count(DISTINCT q.run_no) AS runs FROM {s}question AS q
+            WHERE {mine} AND {standing}""",
+        "incident_workflows": f"""SELECT DISTINCT r.workflow, q.client_id FROM {s}question AS q
+                JOIN {s}run AS r ON r.no = q.run_no
+            WHERE {mine} AND {standing} ORDER BY r.workflow, q.client_id""",
+        "incident_newest": f"""SELECT q.step, q.text, q.context FROM {s}question AS q WHERE {mine} AND {standing}
+            ORDER BY q.created_us DESC, q.id LIMIT 1""",
+        "incident_options": f"SELECT DISTINCT q.options FROM {s}question AS q WHERE {mine} AND q.status = 'open' LIMIT 50",
+        "incident_questions": f"""SELECT q.id, q.client_id, q.created_us FROM {s}question AS q WHERE {mine} AND q.status = 'open'
+              AND (q.created_us > :after_us OR (q.created_us = :after_us AND q.id > :after_id))
+            ORDER BY q.created_us, q.id LIMIT :most""",
+        "incident_asked": f"SELECT DISTINCT q.run_no FROM {s}question AS q WHERE {mine}",
+        "incident_before": f"""SELECT {columns} FROM {s}incident AS i WHERE i.kind = :kind AND i.signature = :signature
+              AND i.created_us < :created_us ORDER BY i.created_us DESC LIMIT 1""",
+        "incident_answers": f"""SELECT q.answer, q.answered_by, q.answered_us, q.run_no FROM {s}question AS q
+            WHERE {mine} AND q.status = 'answered' ORDER BY q.answered_us DESC LIMIT 1000""",
     }
 
 
@@ -723,6 +981,91 @@ def _worker_statements(s: str, d: Dialect) -> dict[str, str]:
     }
 
 
+def _people_statements(s: str) -> dict[str, str]:
+    person = """id, name, channels, hours, zone, clients, rank, remind_us, hand_over_us, away_until_us, removed_us, created_us"""
+    return {
+        "save_person": f"""INSERT INTO {s}person (id, name, channels, hours, zone, clients, rank, remind_us, hand_over_us,
+                away_until_us, created_us)
+            VALUES (:id, :name, :channels, :hours, :zone, :clients, :rank, :remind_us, :hand_over_us, :away_until_us, :now)
+            ON CONFLICT (id) DO UPDATE SET name = excluded.name, channels = excluded.channels, hours = excluded.hours,
+                zone = excluded.zone, clients = excluded.clients, rank = excluded.rank, remind_us = excluded.remind_us,
+                hand_over_us = excluded.hand_over_us, away_until_us = excluded.away_until_us, removed_us = NULL""",
+        "person": f"SELECT {person} FROM {s}person WHERE id = :id",
+        "persons": f"SELECT {person} FROM {s}person WHERE removed_us IS NULL ORDER BY rank, created_us, id",
+        "remove_person": f"UPDATE {s}person SET removed_us = :now, channels = '[]' WHERE id = :id AND removed_us IS NULL",
+        "set_away": f"UPDATE {s}person SET away_until_us = :until_us WHERE id = :id",
+        # -- ladders
+        "ladder": f"""SELECT id, run_no, client_id, asked_of, deadline_us, folded_into, incident_id, status, ladder_us, rung,
+                person_id, created_us, objections, answer, answered_by
+            FROM {s}question WHERE id = :id""",
+        "due_ladders": f"""SELECT id, client_id FROM {s}question WHERE status = 'open' AND ladder_us <= :now
+            ORDER BY ladder_us LIMIT :limit""",
+        "climb_ladder": f"""UPDATE {s}question SET ladder_us = :next_us, rung = :rung, person_id = :person_id
+            WHERE id = :id AND status = 'open' AND rung = :seen_rung""",
+        "start_ladders": f"""UPDATE {s}question SET ladder_us = :now
+            WHERE status = 'open' AND folded_into IS NULL AND ladder_us IS NULL
+              AND person_id IS NULL""",
+        "look_at_ladders_of": f"""UPDATE {s}question SET ladder_us = :now
+            WHERE status = 'open' AND folded_into IS NULL AND person_id = :person_id""",
+        # -- messages
+        "insert_delivery": f"""INSERT INTO {s}delivery (id, question_id, run_no, person_id, purpose, state, next_us, rung, created_us)
+            VALUES (:id, :question_id, :run_no, :person_id, :purpose, 'pending', :due_us, :rung, :now) ON CONFLICT DO NOTHING""",
+        "delivery": f"""SELECT id, question_id, run_no, person_id, channel, purpose, state, tries, next_us, reason, rung,
+                created_us, delivered_us
+            FROM {s}delivery WHERE id = :id""",
+        "deliveries_of_question": f"""SELECT id, person_id, purpose, state, rung, created_us, delivered_us, next_us, tries, reason
+            FROM {s}delivery WHERE question_id = :question_id AND person_id IS NOT NULL ORDER BY created_us, rung, id""",
+        # One message about an incident and person, not one for each of its questions: the first of them tells of all.
+        "told_of_incident": f"""SELECT o.id, o.state, o.next_us FROM {s}delivery AS d JOIN {s}question AS q ON q.id = d.question_id
+                JOIN {s}question AS p ON p.incident_id = q.incident_id JOIN {s}delivery AS o ON o.question_id = p.id
+            WHERE d.id = :id AND o.person_id = d.person_id AND o.purpose = d.purpose AND o.id <> d.id
+              AND o.created_us > d.created_us - CAST(:lately_us AS bigint)
+              AND (o.state = 'delivered' OR (o.state = 'pending'
+                  AND (o.created_us < d.created_us OR (o.created_us = d.created_us AND o.id < d.id))))
+            ORDER BY o.state, o.created_us, o.id LIMIT 1""",
+        "open_in_incident": f"""SELECT id, client_id FROM {s}question WHERE incident_id = :incident_id AND status = 'open'
+              AND folded_into IS NULL ORDER BY created_us, id""",
+        "due_deliveries": f"""SELECT id, person_id, tries, next_us FROM {s}delivery
+            WHERE state = 'pending' AND next_us <= :now AND person_id IS NOT NULL ORDER BY next_us, id LIMIT :limit""",
+        # Of two that saw it due one gets it. Until then is when another may try: whoever died meanwhile may have sent it.
+        "claim_delivery": f"""UPDATE {s}delivery SET tries = tries + 1, next_us = :until_us
+            WHERE id = :id AND state = 'pending' AND tries = :tries AND next_us = :next_us""",
+        "postpone_delivery": f"""UPDATE {s}delivery SET next_us = :until_us, reason = :reason, tries = :tries
+            WHERE id = :id AND state = 'pending' AND tries = :seen_tries""",
+        "end_delivery": f"""UPDATE {s}delivery SET state = :state, channel = :channel, reason = :reason,
+                delivered_us = :delivered_us, next_us = NULL
+            WHERE id = :id AND state = 'pending'""",
+        # What was said of it holds for every question of its incident.
+        "end_with_it": f"""UPDATE {s}delivery SET state = :state, reason = :reason, delivered_us = :delivered_us, next_us = NULL
+            WHERE state = 'pending' AND person_id = :person_id AND purpose = :purpose
+              AND question_id IN (SELECT id FROM {s}question WHERE incident_id = :incident_id)""",
+        "untold": f"""SELECT
+            (SELECT count(*) FROM {s}question AS q WHERE q.status = 'open' AND q.folded_into IS NULL
+              AND NOT EXISTS (SELECT 1 FROM {s}delivery AS d WHERE d.question_id = q.id AND d.person_id IS NOT NULL
+                  AND (d.state = 'delivered' OR (d.state = 'pending' AND d.reason IS NULL)))) AS nowhere,
+            (SELECT count(*) FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL AND reason IS NOT NULL) AS failing,
+            (SELECT count(*) FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL AND reason IS NULL) AS due,
+            (SELECT count(*) FROM {s}delivery AS d JOIN {s}question AS q ON q.id = d.question_id
+              WHERE d.state = 'dead' AND d.person_id IS NOT NULL AND q.status = 'open') AS dead,
+            (SELECT reason FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL AND reason IS NOT NULL
+              ORDER BY created_us DESC LIMIT 1) AS reason,
+            (SELECT count(*) FROM {s}person WHERE removed_us IS NULL) AS persons""",
+        "promised": f"""SELECT
+            (SELECT count(*) FROM {s}question WHERE objections IS NOT NULL) AS objected,
+            (SELECT count(*) FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+              WHERE q.kind = 'approve' AND q.step IS NOT NULL AND q.status = 'answered' AND r.ended_us IS NULL
+                AND (q.answer = '"approve"' OR substr(q.answer, 1, 20) = '{{"choice": "approve"')
+                AND NOT EXISTS (SELECT 1 FROM {s}effect AS e WHERE e.run_no = q.run_no AND e.name || '/' || e.key = q.key
+                    AND e.state = 'done')) AS approved_not_done""",
+        # -- what was said too late, and links
+        "object_to": f"UPDATE {s}question SET objections = :objections WHERE id = :id AND coalesce(objections, '') = :seen",
+        "objections_of_run": f"""SELECT id, objections FROM {s}question WHERE run_no = :run_no AND objections IS NOT NULL
+            ORDER BY created_us, id""",
+        "link_key": f"SELECT link_key FROM {s}store",
+        "keep_link_key": f"UPDATE {s}store SET link_key = :key WHERE link_key IS NULL",
+    }
+
+
 def _restoring_statements(s: str) -> dict[str, str]:
     return {
         "raise_epoch": f"UPDATE {s}store SET epoch = epoch + 1, restored_us = :now RETURNING epoch",
@@ -835,9 +1178,14 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE namespace = :client_id OR substr(namespace, 1, length(:client_id) + 1) = :client_id || '/'""",
         "forget_deliveries": f"""DELETE FROM {s}delivery WHERE run_no IN {theirs}
             OR question_id IN (SELECT id FROM {s}question WHERE client_id = :client_id)""",
-        "forget_incidents": f"""UPDATE {s}incident SET text = ''
+        "forget_incidents": f"""DELETE FROM {s}incident
             WHERE id IN (SELECT incident_id FROM {s}question WHERE client_id = :client_id)
               AND NOT EXISTS (SELECT 1 FROM {s}question AS q WHERE q.incident_id = incident.id AND q.client_id <> :client_id)""",
+        "forget_resources": f"""DELETE FROM {s}resource WHERE state = 'closed'
+            AND name IN (SELECT resource FROM {s}attempt WHERE run_no IN {theirs})""",
+        "incidents_of_client": f"""SELECT i.id, i.kind, i.signature, i.resource, i.status, i.created_us, i.closed_us
+            FROM {s}incident AS i WHERE i.id IN (SELECT incident_id FROM {s}question WHERE client_id = :client_id)
+            ORDER BY i.created_us, i.id""",
         "forget_occurrences": f"UPDATE {s}occurrence SET skipped = NULL WHERE client_id = :client_id",
         "forget_questions": f"DELETE FROM {s}question WHERE client_id = :client_id",
         "forget_recoveries": f"DELETE FROM {s}recovery WHERE run_no = :run_no",
@@ -866,6 +1214,187 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
     }
 
 
+_TICKET_COLUMNS = "run_no, branch, name, key, n, hash, fence, settings, lease_until_us, opened_us, closed_us"
+
+
+def _external_statements(s: str) -> dict[str, str]:
+    record = """id, branch, name, key, generation, state, effect, inputs, args, result, artifact, summary, approach, why, facts,
+        usd, tokens, started_us, ended_us"""
+    return {
+        # In the transaction that admitted it: from the first on it is nobody's here.
+        "begin_external": f"""UPDATE {s}run SET external = 1, status = 'running', owner = :owner, fence = 1, executions = 1,
+                remaining = :remaining, next_step = :next_step, updated_us = :now
+            WHERE no = :run_no AND status = 'queued' AND executions = 0""",
+        # Its row is held until the transaction ends: of two reports one comes after the other.
+        "hold_external": f"""UPDATE {s}run SET owner = :owner, updated_us = :now
+            WHERE no = :run_no AND fence = :fence AND external = 1 AND ended_us IS NULL""",
+        "turn_external": f"""UPDATE {s}run SET status = :status, waiting_for = :waiting_for, reason = :reason, owner = :keeps,
+                wake_us = NULL, next_step = :next_step, remaining = :remaining, updated_us = :now
+            WHERE no = :run_no AND fence = :fence AND owner = :owner AND external = 1
+              AND status IN ('queued', 'running', 'waiting')""",
+        "resume_external": f"""UPDATE {s}run SET fence = fence + 1, executions = executions + 1, owner = :owner,
+                status = 'running', waiting_for = NULL, reason = :reason, wake_us = NULL, updated_us = :now
+            WHERE no = :run_no AND fence = :fence AND external = 1 AND status IN ('queued', 'running', 'waiting')
+            RETURNING fence""",
+        "newest_record": f"""SELECT {record} FROM {s}step WHERE id BETWEEN :low AND :high AND branch = '' AND name = :name
+              AND key = :key ORDER BY id DESC LIMIT 1""",
+        "newest_id": f"SELECT max(id) AS id FROM {s}step WHERE id BETWEEN :low AND :high",
+        "done_names": f"""SELECT name, count(*) AS n, max(id) AS last, max(summary) AS summary FROM {s}step
+            WHERE id BETWEEN :low AND :high AND branch = '' AND state IN ('done', 'skipped') GROUP BY name ORDER BY min(id)""",
+        "tries_of_call": f"""SELECT branch, name, key, n, approach, outcome, kind, reason, trace, signature, resource, inputs,
+                source_digest, identical, usd, tokens, started_us, ended_us
+            FROM {s}attempt WHERE run_no = :run_no AND branch = '' AND name = :name AND key = :key ORDER BY n""",
+        "insert_ticket": f"""INSERT INTO {s}ticket (run_no, branch, name, key, n, hash, fence, settings, lease_until_us,
+                opened_us)
+            VALUES (:run_no, '', :name, :key, :n, :hash, :fence, :settings, :lease_until_us, :now)""",
+        "ticket": f"SELECT {_TICKET_COLUMNS} FROM {s}ticket WHERE hash = :hash",
+        "open_ticket": f"""SELECT {_TICKET_COLUMNS} FROM {s}ticket WHERE run_no = :run_no AND branch = '' AND name = :name
+              AND key = :key AND closed_us IS NULL ORDER BY n DESC LIMIT 1""",
+        "open_tickets": f"""SELECT {_TICKET_COLUMNS} FROM {s}ticket WHERE run_no = :run_no AND closed_us IS NULL
+            ORDER BY opened_us""",
+        "extend_ticket": f"UPDATE {s}ticket SET lease_until_us = :lease_until_us WHERE hash = :hash AND closed_us IS NULL",
+        "close_ticket": f"UPDATE {s}ticket SET closed_us = :now WHERE hash = :hash AND closed_us IS NULL",
+        "close_tickets": f"UPDATE {s}ticket SET closed_us = :now WHERE run_no = :run_no AND closed_us IS NULL",
+        "late_tickets": f"""SELECT t.hash, t.lease_until_us, t.name, r.id AS run_id FROM {s}ticket AS t JOIN {s}run AS r
+              ON r.no = t.run_no
+            WHERE t.closed_us IS NULL AND t.lease_until_us <= :now AND r.ended_us IS NULL
+              AND (r.status = 'running' OR r.status IN ('cancelling', 'failing'))
+            ORDER BY t.lease_until_us LIMIT :limit""",
+        # Somebody outside was given more time: until then they can send.
+        "raise_gate": f"""UPDATE {s}effect SET gate_until_us = :gate_until_us
+            WHERE claim_id = :claim_id AND state = 'claimed' AND gate_until_us < :gate_until_us""",
+        # Who goes on with a run since it was resumed: a token of its own, and whoever asked for that.
+        "executor_of": f"""SELECT t.id, t.parent_id FROM {s}run AS r JOIN {s}token AS t ON t.id = r.token_id AND t.run_no = r.no
+            WHERE r.no = :run_no""",
+        "note_executor": f"UPDATE {s}run SET token_id = :token_id WHERE no = :run_no AND fence = :fence",
+        "insert_executor": f"""INSERT INTO {s}token (id, hash, name, scopes, clients, run_no, parent_id, expires_us, created_us)
+            VALUES (:id, :hash, :name, :scopes, :clients, :run_no, :parent_id, :expires_us, :now)""",
+        "set_callback": f"UPDATE {s}question SET callback = :url WHERE id = :id AND callback IS NULL",
+        # A question that is no longer open is itself what has to be brought, until it is, or nobody takes it.
+        "due_callbacks": f"""SELECT q.id, q.callback, q.run_no, d.tries, d.created_us FROM {s}question AS q
+                LEFT JOIN {s}delivery AS d ON d.question_id = q.id AND d.purpose = 'callback'
+            WHERE q.callback IS NOT NULL AND q.status <> 'open' AND (d.id IS NULL OR d.next_us <= :now)
+            ORDER BY q.id LIMIT :limit""",
+        "insert_callback": f"""INSERT INTO {s}delivery (id, question_id, run_no, channel, purpose, state, created_us)
+            VALUES (:id, :question_id, :run_no, :channel, 'callback', 'pending', :now) ON CONFLICT DO NOTHING""",
+        "claim_callback": f"""UPDATE {s}delivery SET tries = tries + 1, next_us = :until_us
+            WHERE id = :id AND state = 'pending' AND coalesce(next_us, 0) <= :now""",
+        "end_callback": f"""UPDATE {s}delivery SET state = :state, reason = :reason, next_us = NULL,
+                delivered_us = :delivered_us
+            WHERE id = :id AND state = 'pending'""",
+        "put_off_callback": f"UPDATE {s}delivery SET next_us = :until_us, reason = :reason WHERE id = :id AND state = 'pending'",
+        "drop_callback": f"UPDATE {s}question SET callback = NULL WHERE id = :id",
+    }
+
+
+def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
+    """What the HTTP API asks. ``:clients`` is a JSON list of those that a token may know of, or NULL: all."""
+
+    def seen(column: str) -> str:
+        return f"(CAST(:clients AS json) IS NULL OR {column} IN ({d.items.format(':clients')}))"
+
+    question = ", ".join(f"q.{c.strip()}" for c in _QUESTION_COLUMNS.split(","))
+    token = "id, hash, name, scopes, clients, person_id, created_us, expires_us, revoked_us, used_us, run_no"
+    return {
+        "run_in_sight": f"""SELECT {_RUN_COLUMNS}, token_id FROM {s}run WHERE id = :id AND {seen("client_id")}""",
+        "runs_in_sight": f"""SELECT r.no, r.id AS run_id, r.client_id, r.workflow, r.status, r.waiting_for,
+                r.open_questions AS open_questions_count, r.goal, r.updated_us
+            FROM {s}run AS r WHERE (CAST(:client_id AS text) IS NULL OR r.client_id = :client_id)
+              AND (CAST(:workflow AS text) IS NULL OR r.workflow = :workflow)
+              AND (CAST(:status AS text) IS NULL OR r.status = :status) AND {seen("r.client_id")}
+              AND r.no < :before ORDER BY r.no DESC LIMIT :limit""",
+        "question_in_sight": f"""SELECT {question}, r.id AS run_id, r.status AS run_status, r.external, r.token_id
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no WHERE q.id = :id AND {seen("q.client_id")}""",
+        "questions_in_sight": f"""SELECT {question}, r.id AS run_id, r.status AS run_status
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE (CAST(:status AS text) IS NULL OR q.status = :status)
+              AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id)
+              AND (CAST(:run_id AS text) IS NULL OR r.id = :run_id) AND q.folded_into IS NULL AND {seen("q.client_id")}
+              AND (q.created_us > :after_us OR (q.created_us = :after_us AND q.id > :after_id))
+            ORDER BY q.created_us, q.id LIMIT :limit""",
+        "open_in_sight": f"""SELECT id FROM {s}question WHERE status = 'open' AND folded_into IS NULL AND {seen("client_id")}
+            ORDER BY created_us DESC LIMIT 20""",
+        "client_in_sight": f"SELECT id, status FROM {s}client WHERE id = :id AND {seen('id')}",
+        # Right after its admission, in the same transaction: nobody has it yet.
+        "note_start": f"""UPDATE {s}run SET token_id = :token_id
+            WHERE no = :run_no AND token_id IS NULL AND executions <= 1 AND created_us = updated_us""",
+        "run_pulse": f"""SELECT r.status, r.waiting_for, r.reason, r.next_step, r.wake_us, r.updated_us, r.ended_us,
+                r.open_questions AS open_questions_count FROM {s}run AS r WHERE r.no = :run_no""",
+        "steps_after": f"""SELECT id, branch, name, key, generation, state, effect, summary, approach, why, usd, tokens, started_us,
+                ended_us FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :limit""",
+        "know_workflow": f"INSERT INTO {s}workflow (name, since_us) VALUES (:name, :now) ON CONFLICT DO NOTHING",
+        # Who never had a worker may still have run it: the newest runs tell.
+        "workflow_known": f"""SELECT CASE WHEN EXISTS (SELECT 1 FROM {s}workflow WHERE name = :name) OR EXISTS (SELECT 1 FROM (
+                SELECT workflow, external FROM {s}run ORDER BY no DESC LIMIT 1000) AS newest
+              WHERE newest.workflow = :name AND newest.external = 0) THEN 1 ELSE 0 END AS known""",
+        "insert_token": f"""INSERT INTO {s}token (id, hash, name, scopes, clients, person_id, created_us, expires_us)
+            VALUES (:id, :hash, :name, :scopes, :clients, :person_id, :now, :expires_us)""",
+        "token": f"SELECT {token} FROM {s}token WHERE id = :id",
+        "tokens": f"SELECT {token} FROM {s}token ORDER BY created_us, id",
+        "revoke_token": f"UPDATE {s}token SET revoked_us = :now WHERE id = :id AND revoked_us IS NULL",
+        # Once: of two that come with it, one signs in.
+        "use_token": f"""UPDATE {s}token SET used_us = :now WHERE id = :id AND used_us IS NULL AND revoked_us IS NULL
+              AND (expires_us IS NULL OR expires_us > :now)""",
+        "drop_spent_tokens": f"""DELETE FROM {s}token WHERE substr(scopes, 1, 7) = '["once"' AND expires_us < :before
+              AND NOT EXISTS (SELECT 1 FROM {s}session AS n WHERE n.token_id = {s}token.id)""",
+        "insert_session": f"""INSERT INTO {s}session (id, hash, person_id, scopes, clients, created_us, expires_us, name, csrf,
+                token_id)
+            VALUES (:id, :hash, :person_id, :scopes, :clients, :now, :expires_us, :name, :csrf, :token_id)""",
+        "session": f"""SELECT n.id, n.hash, n.name, n.scopes, n.clients, n.person_id, n.csrf, n.expires_us, n.token_id,
+                t.revoked_us
+            FROM {s}session AS n LEFT JOIN {s}token AS t ON t.id = n.token_id WHERE n.id = :id""",
+        "drop_session": f"DELETE FROM {s}session WHERE id = :id",
+        "drop_old_sessions": f"DELETE FROM {s}session WHERE expires_us < :before",
+        # Status 0: it is just being done. Of two requests with one key, the one whose row this is does it.
+        "insert_reply": f"""INSERT INTO {s}reply (token_id, key, request, client_id, status, body, created_us)
+            VALUES (:token_id, :key, :request, NULL, 0, '', :now) ON CONFLICT DO NOTHING""",
+        "reply": f"SELECT request, status, body, created_us FROM {s}reply WHERE token_id = :token_id AND key = :key",
+        "retake_reply": f"""UPDATE {s}reply SET created_us = :now, request = :request, status = 0, body = '', client_id = NULL
+            WHERE token_id = :token_id AND key = :key AND created_us = :seen_us AND (status = 0 OR created_us < :old_us)""",
+        "finish_reply": f"""UPDATE {s}reply SET status = :status, body = :body, client_id = :client_id
+            WHERE token_id = :token_id AND key = :key AND created_us = :seen_us AND status = 0""",
+        "drop_reply": f"""DELETE FROM {s}reply WHERE token_id = :token_id AND key = :key AND created_us = :seen_us
+            AND status = 0""",
+        "drop_old_replies": f"DELETE FROM {s}reply WHERE created_us < :before",
+        "forget_replies": f"DELETE FROM {s}reply WHERE client_id = :client_id",
+        # -- pages
+        "open_count_in_sight": f"""SELECT count(*) AS n FROM {s}question
+            WHERE status = 'open' AND folded_into IS NULL AND {seen("client_id")}""",
+        # Those that expire first, then the oldest.
+        "inbox_in_sight": f"""SELECT q.id, q.client_id, q.kind, q.step, substr(q.text, 1, 240) AS text, q.created_us, q.deadline_us,
+                q.incident_id, r.id AS run_id, r.workflow
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.status = 'open' AND q.folded_into IS NULL AND {seen("q.client_id")}
+              AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id)
+            ORDER BY CASE WHEN q.deadline_us IS NULL THEN 1 ELSE 0 END, q.deadline_us, q.created_us, q.id LIMIT :limit""",
+        "week_in_sight": f"""SELECT
+            (SELECT count(*) FROM {s}run WHERE status IN ('queued', 'running') AND {seen("client_id")}) AS working,
+            (SELECT count(*) FROM {s}run WHERE ended_us >= :since_us AND status = 'done' AND {seen("client_id")}) AS finished,
+            (SELECT count(*) FROM {s}question WHERE created_us >= :since_us AND folded_into IS NULL AND {seen("client_id")}) AS asked,
+            (SELECT count(*) FROM {s}question WHERE created_us >= :before_us AND created_us < :since_us AND folded_into IS NULL
+              AND {seen("client_id")}) AS asked_before""",
+        # One row for each client and workflow: the newest run, and when one was done last. Runs of runs are theirs.
+        "board_in_sight": f"""SELECT b.client_id, b.workflow, b.good_us, b.runs, b.open_runs, b.asking, r.id AS run_id, r.status,
+                r.waiting_for, r.reason, r.updated_us, r.next_step
+            FROM (SELECT client_id, workflow, max(no) AS last, count(*) AS runs,
+                    max(CASE WHEN status = 'done' THEN ended_us END) AS good_us,
+                    {total("CASE WHEN ended_us IS NULL THEN 1 ELSE 0 END")} AS open_runs,
+                    {total("open_questions")} AS asking
+                  FROM {s}run WHERE parent_no IS NULL AND workflow <> 'stepseven.undo' AND {seen("client_id")}
+                  GROUP BY client_id, workflow) AS b
+            JOIN {s}run AS r ON r.no = b.last ORDER BY b.client_id, b.workflow LIMIT :limit""",
+        "clients_in_sight": f"""SELECT c.id, c.status, c.note, c.created_us, c.forgotten_us,
+                (SELECT count(DISTINCT key) FROM {s}fact WHERE client_id = c.id) AS facts,
+                (SELECT count(*) FROM {s}run WHERE client_id = c.id) AS runs,
+                (SELECT {total("open_questions")} FROM {s}run WHERE client_id = c.id AND open_questions > 0) AS open_questions
+            FROM {s}client AS c WHERE c.id > :after AND {seen("c.id")} ORDER BY c.id LIMIT :limit""",
+        "decisions_of_client": f"""SELECT q.id, q.text, q.answer, q.answered_by, q.answered_us, q.note, r.id AS run_id
+            FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.client_id = :client_id AND q.status = 'answered' AND q.folded_into IS NULL
+            ORDER BY q.answered_us DESC LIMIT :limit""",
+    }
+
+
 def statements(d: Dialect) -> Statements:
     """Write out every statement for one database. Called once, at start-up."""
     s = d.schema
@@ -874,13 +1403,18 @@ def statements(d: Dialect) -> Statements:
         **_step_statements(s, d),
         **_effect_statements(s, d),
         **_question_statements(s),
+        **_circuit_statements(s, d),
+        **_incident_statements(s, d),
         **_previous_statements(s),
         **_recovery_statements(s, d),
         **_price_statements(s),
         **_taking_statements(s, d),
         **_worker_statements(s, d),
+        **_people_statements(s),
         **_restoring_statements(s),
         **_keeping_statements(s, d),
+        **_desk_statements(s, d),
+        **_external_statements(s),
     }
     known = {f.name for f in fields(Statements)}
     if known != set(texts):

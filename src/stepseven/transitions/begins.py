@@ -183,6 +183,8 @@ def _decided(
     tx: Tx, call: Call, made: Made, now_us: int, limits: Limits | None, looked: Looked | None
 ) -> Told:  # fmt: skip
     b, ticket = call.begin, call.ticket
+    if ticket is not None and ticket["hash"] == made.token_hash:
+        return _again(call, ticket)
     if ticket is not None and ticket["lease_until_us"] > now_us:
         why = f"{b.step} was begun {_ago(ticket, now_us)} and its time is not up"
         return Told(do="wait", reason=why, lease_until_us=ticket["lease_until_us"], retry_at_us=ticket["lease_until_us"])
@@ -199,6 +201,17 @@ def _decided(
         if told is not None:
             return told
     return _next(tx, call, made, now_us, limits, doubtful)
+
+
+def _again(call: Call, ticket: Row) -> Told:
+    """What was said when this very begin came before: its answer was lost on the way."""
+    kept = json.loads(ticket["settings"])
+    row = next((r for r in call.tries if r["n"] == ticket["n"]), None)
+    return Told(
+        do="run", attempt=kept["attempt"], lease_until_us=ticket["lease_until_us"], inputs=kept["approved"],
+        approach=(row["approach"] if row is not None else None) or policy.AS_WRITTEN, narrow=kept["narrow"],
+        idempotency_key=kept["wire"], failures=tuple(call.failed()),
+    )  # fmt: skip
 
 
 def _ago(ticket: Row, now_us: int) -> str:
@@ -481,7 +494,7 @@ def _go(
     settings = {**claim_name, "effect": b.effect.value, "digest": call.digest, "args": shown_args(b), "attempts": b.attempts,
                 "ways": [w.label for w in b.ways], "resource": b.resource, "uusd": b.uusd, "callback": b.callback,
                 "idempotent_us": b.idempotent_us, "probe_url": b.probe_url, "settle_us": b.settle_us, "approved": approved,
-                "doubtful": doubtful}  # fmt: skip
+                "doubtful": doubtful, "attempt": move.number, "narrow": move.narrow, "wire": wire}  # fmt: skip
     tx.run(
         tx.sql.insert_ticket,
         {"run_no": call.held.hold.run_no, "name": b.step, "key": call.key, "n": n, "hash": made.token_hash,
@@ -619,6 +632,8 @@ def ask(  # noqa: PLR0913 - a question's parts
         **{"attempts": len(call.failed()), **more},
     )  # fmt: skip
     row = questions.ask(tx, call.held.hold, asking, now_us)
+    if call.begin.callback is not None:
+        tx.run(tx.sql.set_callback, {"id": row["id"], "url": call.begin.callback})
     return Told(do="wait", reason="a person is asked", question=row, failures=tuple(call.failed()))
 
 

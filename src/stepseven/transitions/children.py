@@ -61,6 +61,29 @@ def admit(tx: Tx, hold: Hold, admission: Admission, siblings: Sequence[str], now
     return row
 
 
+def rename(tx: Tx, hold: Hold, no: int, workflow: str, now_us: int) -> Row:
+    """A child goes on under the name that its workflow has by now: whoever knows that name may take it.
+
+    Args:
+        tx: the transaction.
+        hold: the parent's.
+        no: of the child.
+        workflow: the name.
+        now_us: the time.
+
+    Returns:
+        The child's row as it is then.
+
+    Raises:
+        Superseded: the parent is no longer ours.
+    """
+    runs.guard(tx, hold)
+    tx.run(tx.sql.rename_child, {"no": no, "parent_no": hold.run_no, "workflow": workflow, "now": now_us})
+    row = tx.one(tx.sql.run_by_no, {"no": no})
+    assert row is not None  # a run is never deleted while its parent lives  # noqa: S101
+    return row
+
+
 def _depth(tx: Tx, run_no: int) -> int:
     """How many runs are above and at *run_no*."""
     row, deep = tx.one(tx.sql.run_by_no, {"no": run_no}), 1

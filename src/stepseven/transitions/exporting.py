@@ -28,6 +28,7 @@ def export(tx: Tx, client_id: str) -> dict[str, Any]:
         "client": dict(client),
         "facts": _facts(tx, client_id),
         "runs": [_run(tx, row) for row in tx.all(tx.sql.runs_of_client, {"client_id": client_id})],
+        "incidents": [dict(row) for row in tx.all(tx.sql.incidents_of_client, {"client_id": client_id})],
         "memory": [_decoded(row, "value") for row in tx.all(tx.sql.memory_of_client, {"client_id": client_id})],
     }
 

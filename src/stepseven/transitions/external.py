@@ -19,7 +19,9 @@ from stepseven.store.codec import free_text
 from stepseven.transitions import runs
 from stepseven.transitions.runs import Admission, Ending
 from stepseven.transitions.state import Hold, steps_range
+from stepseven.transitions.tokens import Secret
 
+EXECUTOR_US = 30 * 86_400_000_000  #: how long the token of an executor holds
 OUTSIDE = "outside"  #: the owner of every run that is executed outside
 _STOPPING = (RunStatus.CANCELLING.value, RunStatus.FAILING.value)
 
@@ -91,6 +93,23 @@ def resume(tx: Tx, run: Row, reason: str, now_us: int) -> Row:
         tx.run(tx.sql.interrupt_attempts, {"run_no": run["no"], "now": now_us})
         tx.run(tx.sql.close_tickets, {"run_no": run["no"], "now": now_us})
     return runs.known(tx, run["id"])
+
+
+def executor(tx: Tx, run: Row, secret: Secret, *, parent_id: str | None, name: str, now_us: int) -> None:
+    """From now on a run is reported by whoever has this token, or asked for it (*parent_id*); by nobody else."""
+    tx.run(
+        tx.sql.insert_executor,
+        {"id": secret.id, "hash": secret.hash, "name": name, "scopes": json.dumps(["read", "report"]),
+         "clients": json.dumps([run["client_id"]], ensure_ascii=False), "run_no": run["no"], "parent_id": parent_id,
+         "expires_us": now_us + EXECUTOR_US, "now": now_us},
+    )  # fmt: skip
+    tx.run(tx.sql.note_executor, {"run_no": run["no"], "fence": run["fence"], "token_id": secret.id})
+
+
+def may_report(tx: Tx, run: Row, token_id: str | None) -> bool:
+    """Whether a token's owner may report about a run: since it was resumed only whoever goes on with it."""
+    row = tx.one(tx.sql.executor_of, {"run_no": run["no"]})
+    return row is None or (token_id is not None and token_id in (row["id"], row["parent_id"]))
 
 
 def turn(tx: Tx, held: Held, now_us: int) -> Row:

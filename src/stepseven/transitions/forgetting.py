@@ -52,7 +52,9 @@ def forget(tx: Tx, client_id: str, *, note: str, now_us: int) -> Forgotten:
     tx.run(tx.sql.forget_memory, whose)
     tx.run(tx.sql.forget_deliveries, whose)
     tx.run(tx.sql.forget_incidents, whose)
+    tx.run(tx.sql.forget_resources, whose)
     tx.run(tx.sql.forget_occurrences, whose)
+    tx.run(tx.sql.forget_replies, whose)
     done = replace(done, questions=tx.run(tx.sql.forget_questions, whose))
     for run in tx.all(tx.sql.runs_of_client, whose):
         done = _forget_run(tx, run, done, now_us)

@@ -54,7 +54,7 @@ def fork(tx: Tx, run_id: str, new_id: str, from_step: str, changed: Mapping[str,
     taken = tx.one(
         tx.sql.take_run,
         {"run_no": new["no"], "owner": "fork", "now": now_us, "progress": 0, "barren": 0, "source_digest": run["source_digest"],
-         "fence": 0, "seen_owner": ""},
+         "fence": 0, "seen_owner": "", "remaining": None},
     )  # fmt: skip
     if taken is None:
         raise Superseded(new_id, "it was taken while it was being made")

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import sources
-from stepseven.decide.orphans import Offer, left_by, unknown_to_all
+from stepseven.decide.orphans import Offer, left_by, started_by, unknown_to_all
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import clients
 from stepseven.transitions.offering import UNDO
@@ -97,6 +97,8 @@ def _ready(tx: Tx, run: Row, now_us: int, found: Workers) -> Ready | None:
     if owner is not None and reason is not None:
         left = left_by(found.offers.get(owner), owner, proven=owner in found.dead, lease_us=LEASE_US)
         reason = f"{left}, and {reason}"
+    if reason is not None and (parent := _parent(tx, run, found)) is not None:
+        reason = started_by(reason, parent)
     since_us = run["updated_us"] if silent_us is None else now_us - silent_us
     if owner is None and run["status"] == "waiting" and run["wake_us"] is not None:
         since_us = run["wake_us"]
@@ -104,6 +106,15 @@ def _ready(tx: Tx, run: Row, now_us: int, found: Workers) -> Ready | None:
         run_id=run["id"], client_id=run["client_id"], workflow=run["workflow"], status=run["status"], since_us=since_us,
         orphaned=reason,
     )  # fmt: skip
+
+
+def _parent(tx: Tx, run: Row, found: Workers) -> str | None:
+    """The id of the run that started it, and waits for it, where a worker knows that one's code; ``None``: there is none."""
+    whole = tx.one(tx.sql.run_by_no, {"no": run["no"]})
+    above = None if whole is None or whole["parent_no"] is None else tx.one(tx.sql.run_by_no, {"no": whole["parent_no"]})
+    if above is None or above["ended_us"] is not None:
+        return None
+    return str(above["id"]) if unknown_to_all({above["workflow"]}, list(found.offers.values())) is None else None
 
 
 def _needs(tx: Tx, run: Row) -> set[str]:

@@ -14,7 +14,7 @@ from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired, Un
 from stepseven.model import QuestionKind
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import storable
-from stepseven.transitions import clients, editing, family, renaming, telling, undoing
+from stepseven.transitions import clients, editing, family, incidents, ladders, renaming, telling, undoing
 from stepseven.transitions.clients import Given
 from stepseven.transitions.fitting import mismatch
 from stepseven.transitions.runs import guard
@@ -73,6 +73,8 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
     params = {"id": question_id, "answer": stored, "by": by, "note": note, "now": now_us}
     tx.run(tx.sql.answer_question, params)
     tx.run(tx.sql.answer_folded, params)
+    if row["incident_id"] is not None:
+        incidents.close(tx, row["incident_id"], now_us)
     if row["remember"] is not None:
         _remember(tx, row, stored, by, now_us)
     if row["kind"] == QuestionKind.UNDO:
@@ -99,7 +101,10 @@ def _remember(tx: Tx, row: Row, stored: str, by: str, now_us: int) -> None:
 
 def expire(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row:
     """Close a question whose deadline passed. It stays "nobody answered", never "no"."""
-    return _close(tx, hold, question_id, "expired", now_us)
+    row = _close(tx, hold, question_id, "expired", now_us)
+    if row["status"] == "expired":
+        ladders.expired(tx, question_id, now_us)
+    return row
 
 
 def withdraw(tx: Tx, hold: Hold, question_id: str, now_us: int) -> Row:

@@ -49,8 +49,9 @@ def mapped(row: Row, given: Mapping[str, Any], now_us: int) -> dict[str, Any]:
 
 
 def _marked(name: Any, names: Collection[str]) -> Any:
-    """A name as it is kept: people give what is mapped without the mark."""
-    return f"{changes.MAP}{name}" if name not in names and f"{changes.MAP}{name}" in names else name
+    """A name as it is kept: people give what is mapped or started without the mark."""
+    marked = (f"{mark}{name}" for mark in (changes.MAP, changes.START))
+    return name if name in names else next((each for each in marked if each in names), name)
 
 
 def _listed(names: Iterable[str]) -> str:

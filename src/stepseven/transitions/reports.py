@@ -125,7 +125,7 @@ def _begin_of(ticket: Row) -> Begin:
         step=ticket["name"], key=ticket["key"], inputs=kept["args"], effect=EffectKind(kept["effect"]), uusd=kept["uusd"],
         attempts=kept["attempts"], idempotent_us=kept["idempotent_us"], probe_url=kept["probe_url"], settle_us=kept["settle_us"],
         lease_us=ticket["lease_until_us"] - ticket["opened_us"], ways=tuple(policy.Way(label=w) for w in kept["ways"]),
-        resource=kept["resource"],
+        resource=kept["resource"], callback=kept["callback"],
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from stepseven.errors import RunConflict, Superseded, UnknownRun
 from stepseven.model import FailureKind, RunStatus
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import storable
-from stepseven.transitions import clients, codes, family
+from stepseven.transitions import clients, codes, family, ladders
 from stepseven.transitions.offering import offer, tell_kin
 from stepseven.transitions.pruning import kept_inputs
 from stepseven.transitions.state import Hold, steps_range
@@ -128,18 +128,26 @@ def is_gone(worker: Row, proven_dead: Container[str]) -> bool:
     return proven_dead.silent(worker, stale=stale) if isinstance(proven_dead, Watch) else bool(stale)
 
 
-def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: Container[str]) -> Taken:
-    """Become the run's owner, if nobody live is. Raises the fence; counts executions that broke off without a record."""
+def take(  # noqa: PLR0913 - who takes it, with what code, and what is known of the others
+    tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: int, proven_dead: Container[str],
+    has: codes.Has | None = None,
+) -> Taken:  # fmt: skip
+    """Become the run's owner, if nobody live is. Raises the fence; counts executions that broke off without a record.
+
+    *has*: what the code has, where that was read: if nobody has executed the run yet, all of it is ahead.
+    """
     if RunStatus(run["status"]).ended or not is_dead(tx, run["owner"], now_us, proven_dead):
         return Taken(run=run)
     if run["status"] not in _SETTLING and clients.paused(tx, run["client_id"]) is not None:
         return Taken(run=run, paused=True)
     progress, broken = barren(tx, run)
+    first = has if _fresh(run) else None
     fence = tx.one(
         tx.sql.take_run,
         {
             "run_no": run["no"], "owner": worker, "now": now_us, "progress": progress, "barren": broken,
             "source_digest": source_digest, "fence": run["fence"], "seen_owner": run["owner"] or "",
+            "remaining": None if first is None else first.steps,
         },
     )  # fmt: skip
     if fence is None:
@@ -151,6 +159,7 @@ def take(tx: Tx, run: Row, worker: str, *, source_digest: str | None, now_us: in
         run_no=run["no"], run_id=run["id"], client_id=run["client_id"], root_id=root_id(tx, run), owner=worker,
         fence=fence["fence"],
     )  # fmt: skip
+    codes.begin(tx, hold, first, now_us)
     codes.note(tx, run, hold, source_digest, now_us)
     return Taken(run=run, hold=hold, poisoned=broken >= POISON_AFTER)
 
@@ -228,12 +237,35 @@ class Parking:
     question_ids: tuple[str, ...]  # what it waits for; if one is answered by now it is not put away
     facts: tuple[str, ...] = ()  # the same: what it waits to know about its client
     children: tuple[tuple[int, str, int], ...] = ()  # no, status, fence: if one stands otherwise by now, neither
+    resources: tuple[str, ...] = ()  # that are down: if one answers by now, it is not put away
     unneeded: tuple[str, ...] = ()  # questions that its code has gone past: they are withdrawn, unless answered by now
 
 
 def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
     """Put the run away, unless what it waits for happened in the meantime. Checks and parks in one transaction."""
     guard(tx, hold)
+    if not _waits(tx, hold, p, now_us):
+        return False
+    parked = tx.run(
+        tx.sql.park_run,
+        {
+            **hold.keys(), "waiting_for": p.waiting_for, "reason": p.reason, "wake_us": p.wake_us, "next_step": p.next_step,
+            "remaining": p.remaining, "executing_us": p.executing_us, "now": now_us,
+        },
+    )  # fmt: skip
+    for name in p.resources if parked else ():
+        tx.run(tx.sql.wait_for_resource, {"run_no": hold.run_no, "name": name, "now": now_us})
+    for key in p.facts if parked else ():
+        tx.run(tx.sql.insert_wait, {"run_no": hold.run_no, "key": key, "now": now_us})
+    for question_id in p.unneeded if parked else ():
+        tx.run(tx.sql.close_question, {"id": question_id, "status": "withdrawn", "now": now_us})
+    if parked and p.unneeded:
+        tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
+    return parked == 1
+
+
+def _waits(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
+    """Whether nothing of what the run waits for has happened."""
     for question_id in p.question_ids:
         row = tx.one(tx.sql.question, {"id": question_id})
         if row is None or row["status"] != "open":
@@ -246,20 +278,11 @@ def park(tx: Tx, hold: Hold, p: Parking, now_us: int) -> bool:
         row = tx.one(tx.sql.fact, {"client_id": hold.client_id, "key": key})
         if row is not None and (row["valid_until_us"] is None or row["valid_until_us"] > now_us):
             return False
-    parked = tx.run(
-        tx.sql.park_run,
-        {
-            **hold.keys(), "waiting_for": p.waiting_for, "reason": p.reason, "wake_us": p.wake_us, "next_step": p.next_step,
-            "remaining": p.remaining, "executing_us": p.executing_us, "now": now_us,
-        },
-    )  # fmt: skip
-    for key in p.facts if parked else ():
-        tx.run(tx.sql.insert_wait, {"run_no": hold.run_no, "key": key, "now": now_us})
-    for question_id in p.unneeded if parked else ():
-        tx.run(tx.sql.close_question, {"id": question_id, "status": "withdrawn", "now": now_us})
-    if parked and p.unneeded:
-        tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
-    return parked == 1
+    for name in p.resources:
+        row = tx.one(tx.sql.resource, {"name": name})
+        if row is None or row["state"] == "closed":
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +312,8 @@ def end(tx: Tx, hold: Hold, e: Ending, now_us: int) -> bool:
         tx.run(tx.sql.count_questions, {"run_no": hold.run_no, "now": now_us})
         offer(tx, hold.run_no, now_us)
         _tell_parent(tx, hold.run_no, e.status, now_us)
+        if e.status is RunStatus.FAILED:
+            ladders.failed(tx, hold.run_no, now_us)
     return ended == 1
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import sources
 from stepseven.store.base import Row, Tx
 from stepseven.transitions import runs
+from stepseven.transitions.codes import Has
 from stepseven.transitions.runs import ALONE_AT, POISON_AFTER, Taken
 
 
@@ -20,6 +21,7 @@ class Wanting:
     Attributes:
         worker: its id.
         digests: the workflows it can execute, and the digest of its source of each.
+        has: of those whose source was read, what it has.
         gone: whether another worker's row says that nobody works there any more.
         skip: numbers of runs that are not to be looked at now.
     """
@@ -27,6 +29,7 @@ class Wanting:
     worker: str
     digests: Mapping[str, str]
     gone: Callable[[Row], bool]
+    has: Mapping[str, Has] = field(default_factory=dict)
     skip: Collection[int] = ()
 
 
@@ -142,5 +145,8 @@ def _suspect(tx: Tx, row: Row) -> bool:
 
 
 def _taken(tx: Tx, w: Wanting, row: Row, dead: frozenset[str], now_us: int) -> list[Taken]:
-    taken = runs.take(tx, row, w.worker, source_digest=w.digests[row["workflow"]], now_us=now_us, proven_dead=dead)
+    name = row["workflow"]
+    taken = runs.take(
+        tx, row, w.worker, source_digest=w.digests[name], now_us=now_us, proven_dead=dead, has=w.has.get(name)
+    )  # fmt: skip
     return [taken] if taken.hold is not None else []

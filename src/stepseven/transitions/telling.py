@@ -12,9 +12,11 @@ from typing import Any
 
 from stepseven._dataclass import dataclass
 from stepseven.decide.escalate import Draft
+from stepseven.decide.incident import Cause
 from stepseven.model import QuestionKind
 from stepseven.store.base import Tx
 from stepseven.store.codec import free_text, guard
+from stepseven.transitions import incidents, ladders
 
 _WHOLE = 1 << 20  # characters: here nothing is cut, whoever puts a question together keeps it short
 
@@ -40,6 +42,7 @@ class Asking:
     deadline_us: int | None = None
     folded_into: str | None = None
     signature: str | None = None
+    cause: Cause | None = None  # that others may have, too
 
 
 def insert(tx: Tx, a: Asking, *, run_no: int, client_id: str, now_us: int) -> bool:
@@ -52,6 +55,10 @@ def insert(tx: Tx, a: Asking, *, run_no: int, client_id: str, now_us: int) -> bo
         "signature": _shown(a.signature), "now": now_us,
     }  # fmt: skip
     stored = tx.run(tx.sql.insert_question, row) == 1
+    if stored and a.cause is not None and a.folded_into is None:
+        incidents.join(tx, a.cause, a.id, now_us)
+    if stored and a.folded_into is None:
+        ladders.begin(tx, a.id, now_us)
     tx.run(tx.sql.count_questions, {"run_no": run_no, "now": now_us})
     return stored
 

@@ -9,10 +9,13 @@
 -- * `delivery`: one message to one person (or one callback), with its tries. While a try is under way, `next_us` is when another
 --   may be made. `delivery.body`: what a callback says; a person's message is written from the question when it is sent.
 -- * `token.name`: who it is, in answers and lists; `token.used_us`: of a token that signs in once, when it did. `session.csrf`: hash
---   of what a form has to bring.
+--   of what a form has to bring. `token.run_no`: it executes this run and knows no other; `token.parent_id`: who asked for it.
+-- * `run.token_id`: which token started it, if one did: what reports a run does not decide what people are asked in it.
 -- * `ticket`: a step that somebody outside has begun, by the hash of its token. `reply`: what was said to a request with an
 --   `Idempotency-Key`: the same request is told the same.
--- * `resource.looks`: how often it was tried since it is open. `resource.trial_us`: since when a run tries it.
+-- * `workflow`: each one that a worker ever could execute; others are executed elsewhere.
+-- * `resource.looks`: how often it was tried since it is open. `resource.trial_us`: since when a run tries it; while it is open,
+--   when a waiting run was last woken to do so. `resource.next_us`: when it may be tried; when it is closed, since when.
 -- * `store.link_key`: what links in messages are signed with.
 
 ALTER TABLE stepseven.person ADD COLUMN clients text;
@@ -36,6 +39,9 @@ ALTER TABLE stepseven.token ADD COLUMN person_id text COLLATE "C";
 ALTER TABLE stepseven.token ADD COLUMN expires_us bigint;
 ALTER TABLE stepseven.token ADD COLUMN used_us bigint;
 ALTER TABLE stepseven.token ADD COLUMN run_no bigint;
+ALTER TABLE stepseven.token ADD COLUMN parent_id text COLLATE "C";
+
+ALTER TABLE stepseven.run ADD COLUMN token_id text COLLATE "C";
 
 ALTER TABLE stepseven.session ADD COLUMN name text COLLATE "C";
 ALTER TABLE stepseven.session ADD COLUMN csrf text COLLATE "C";
@@ -52,13 +58,16 @@ CREATE TABLE stepseven.ticket (
     name          text COLLATE "C" NOT NULL,
     key           text COLLATE "C" NOT NULL,
     n             bigint NOT NULL,
-    hash          text COLLATE "C" NOT NULL UNIQUE,
+    hash          text COLLATE "C" PRIMARY KEY,
     fence         bigint NOT NULL,
     settings      text NOT NULL,
     lease_until_us bigint,
     opened_us     bigint NOT NULL,
-    closed_us     bigint,
-    PRIMARY KEY (run_no, branch, name, key, n)
+    closed_us     bigint
+);
+CREATE TABLE stepseven.workflow (
+    name          text COLLATE "C" PRIMARY KEY,
+    since_us      bigint NOT NULL
 );
 CREATE TABLE stepseven.reply (
     token_id      text COLLATE "C" NOT NULL,
@@ -72,7 +81,10 @@ CREATE TABLE stepseven.reply (
 );
 CREATE INDEX question_ladder ON stepseven.question (ladder_us) WHERE status = 'open' AND ladder_us IS NOT NULL;
 CREATE INDEX question_incident ON stepseven.question (incident_id) WHERE incident_id IS NOT NULL;
+CREATE INDEX incident_cause ON stepseven.incident (kind, signature, created_us);
 CREATE INDEX delivery_question ON stepseven.delivery (question_id) WHERE question_id IS NOT NULL;
 CREATE INDEX delivery_run ON stepseven.delivery (run_no) WHERE run_no IS NOT NULL;
+CREATE INDEX question_callback ON stepseven.question (id) WHERE callback IS NOT NULL;
+CREATE INDEX ticket_open ON stepseven.ticket (run_no, name, key) WHERE closed_us IS NULL;
 CREATE INDEX ticket_lease ON stepseven.ticket (lease_until_us) WHERE closed_us IS NULL;
 CREATE INDEX reply_created ON stepseven.reply (created_us);

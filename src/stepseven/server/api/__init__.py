@@ -1,0 +1,1 @@
+"""What the HTTP API offers, one module per thing it is about."""
