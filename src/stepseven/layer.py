@@ -487,7 +487,7 @@ class Layer:
         """Answer a question: once, by id. Needs only the store; whoever executes the run goes on.
 
         Raises:
-            UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed. What came too late is kept beside the question.
+            UnknownQuestion, AlreadyAnswered, QuestionExpired: nothing was changed; what came too late is kept beside it.
             InvalidAnswer: not one of the choices, or not of the asked type; the question stays open.
             InvalidArgument: the id, ``by`` or ``note`` is no text; the question stays open.
         """
@@ -504,8 +504,9 @@ class Layer:
         whose, said_by = None if asked is None else asked["client_id"], free_text(by, 200)
         try:
             row = await self.store.write(
-                lambda tx: questions.answer(tx, question_id, plain, by=said_by, note=shown, now_us=now), durable=True, client=whose
-            )
+                lambda tx: questions.answer(tx, question_id, plain, by=said_by, note=shown, now_us=now),
+                durable=True, client=whose,
+            )  # fmt: skip
         except (AlreadyAnswered, QuestionExpired):  # too late to be the answer; kept beside it
             await self.store.write(
                 lambda tx: objecting.keep(tx, question_id, plain, by=said_by, note=shown, now_us=now), durable=True, client=whose

@@ -247,7 +247,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentAnswered:
-    """What one answer to an incident has done: ids of the questions that took it; those that did not, and why; what is left."""
+    """What one answer to an incident has done: ids of the questions that took it; those that did not, and why.
+
+    ``open``: how many are left, of the clients that it was given for.
+    """
 
     id: str
     answered: tuple[str, ...]

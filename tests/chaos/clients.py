@@ -37,17 +37,19 @@ LATE = [told for told in FENCED if told not in ("release_run", "end_run")]  # wh
 class Client:
     """One incarnation of a client: whoever comes after it has another name, and none of its holds.
 
-    *free*: half of its reads are free ones, of which a server that falls over may lose some.
+    *without*: which act is not fenced, and so is tried most. Where that is a free read half of its reads are free ones, of which
+    a server that falls over may lose some.
     """
 
-    def __init__(self, desk: Desk, chance: random.Random, port: int, begun: float, *, free: bool = False) -> None:
+    def __init__(self, desk: Desk, chance: random.Random, port: int, begun: float, *, without: str = "") -> None:
         self.desk = desk
         self.chance = chance
         self.port = port
         self.begun = begun
         self.holds: dict[str, Hold] = {}
         self.claims = 0
-        self.free = free
+        self.free = "_free" in without
+        self.late = [without] if without in LATE else LATE
 
     def step(self) -> None:
         """One call."""
@@ -78,7 +80,7 @@ class Client:
             case "late" if hold.run_id == self._first(RUNS, PER_S["runs"]) and self.chance.random() < 0.2:
                 self.desk.end(hold)  # its time is nearly over
             case "late":
-                FENCED[self.chance.choice(LATE)](self.desk, hold)
+                FENCED[self.chance.choice(self.late)](self.desk, hold)
             case "leave":
                 self.desk.leave(hold)
             case "park":
@@ -128,7 +130,7 @@ def main() -> None:
         weaken(store, statement, *conditions)
     client = Client(
         Desk(store, name, log), random.Random(f"{given.seed} {given.number}"), int(os.environ["CHAOS_PORT"]), float(given.begun),
-        free="_free" in without,
+        without=without,
     )  # fmt: skip
     while not (folder / "stop").exists():
         tolerated(client.step)

@@ -113,10 +113,10 @@ def test_what_clients_hear_for_long_is_linearizable(kind: Kind, tmp_path: Path) 
 # -- what keeps away who is too late ------------------------------------------------------------------------------------------
 
 
-def _seen_without(told: str, kind: Kind, folder: Path) -> None:
+def _seen_without(told: str, kind: Kind, folder: Path, seconds: float) -> None:
     """The same clients, frozen again and again, without what keeps away those who were overtaken: that is seen."""
-    misdeeds = [Misdeed(at_s=0.1 + 0.3 * n, what="freeze", whom=n % CLIENTS, amount=0.1) for n in range(5)]
-    ops, _, done = history(kind, folder, seed_of_this_session(), misdeeds, 2, CHAOS_WITHOUT=told)
+    misdeeds = [Misdeed(at_s=0.1 + 0.3 * n, what="freeze", whom=n % CLIENTS, amount=0.1) for n in range(int(seconds / 0.4))]
+    ops, _, done = history(kind, folder, seed_of_this_session(), misdeeds, seconds, CHAOS_WITHOUT=told)
     assert done["freeze"] > 2
     assert faults(MODELS, ops), f"nothing that was heard in {len(ops)} calls shows that {told} lets anybody in"
 
@@ -124,7 +124,7 @@ def _seen_without(told: str, kind: Kind, folder: Path) -> None:
 @pytest.mark.slow
 def test_what_is_not_fenced_is_seen_in_the_chaos(tmp_path: Path) -> None:
     """Clients that stood still go on under holds that count no more: without one fence, what they hear cannot have happened."""
-    _seen_without("guard_run", "sqlite", tmp_path)
+    _seen_without("guard_run", "sqlite", tmp_path, 2)
 
 
 @pytest.mark.soak
@@ -135,4 +135,4 @@ def test_no_fence_is_missing_unseen(told: str, kind: Kind, tmp_path: Path) -> No
     """The same for each statement that has one."""
     if kind == "sqlite" and ("_free" in told or "_alone" in told):
         pytest.skip("SQLite has one statement for both")
-    _seen_without(told, kind, tmp_path)
+    _seen_without(told, kind, tmp_path, 6)

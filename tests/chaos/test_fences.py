@@ -64,6 +64,7 @@ REDUNDANT: dict[tuple[str, str], str] = {
     ("hold_external", FENCE): "runs that are executed outside have tests of their own (tests/runs/test_external_fences.py)",
     ("resume_external", FENCE): "the same",
     ("resume_external", LIVE): "the same",
+    ("note_executor", FENCE): "written right after `resume_external`, in its transaction",
     ("turn_external", FENCE): "`hold_external` has just looked, and holds the row until the transaction ends",
     ("turn_external", OWNER): "the same",
     ("turn_external", LIVE): "the same",

@@ -49,11 +49,15 @@ class Desk:
         self.sender = Memory(lambda: self.layer.clock.now_us)
         self.postman = Postman(self.layer.store, self.layer.services.edge, sender=self.sender)
 
-    def wait(self, until: datetime, every: timedelta = timedelta(minutes=10)) -> None:
-        """Time goes by, and the postman looks."""
-        while self.layer.clock.now < until:
+    def wait(self, until: datetime) -> None:
+        """Time goes by; whenever something is due the postman looks."""
+        clock, end_us = self.layer.clock, round(until.timestamp() * 1e6)
+        while clock.now_us < end_us:
             self.postman.turn()
-            self.layer.clock.advance(min(every, until - self.layer.clock.now))
+            [ladder] = self.rows("SELECT min(ladder_us) AS us FROM question WHERE status = 'open'")
+            [message] = self.rows("SELECT min(next_us) AS us FROM delivery WHERE state = 'pending'")
+            due_us = min(us for us in (ladder["us"], message["us"], end_us) if us is not None)
+            clock.advance(max((min(due_us, end_us) - clock.now_us) / 1e6, 1.0))
         self.postman.turn()
 
     def told(self, zone: ZoneInfo = VIENNA) -> list[tuple[str, str, str]]:
@@ -100,7 +104,7 @@ async def test_after_the_answer_nobody_is_told_anything(desk: Desk):
     await desk.layer.run(ask(), client="globex")
     for question in await desk.layer.questions():
         await desk.layer.answer(question.id, "old", by="ann")
-    desk.wait(datetime(2026, 3, 17, 12, 0, tzinfo=VIENNA), timedelta(hours=1))
+    desk.wait(datetime(2026, 3, 17, 12, 0, tzinfo=VIENNA))
     assert desk.told() == [("Fri 16:50", "ann", "Acme")]
     states = [(r["state"], r["reason"]) for r in desk.rows("SELECT state, reason FROM delivery ORDER BY created_us")]
     assert states == [("delivered", None), ("dead", "not needed: it is answered")]
@@ -141,7 +145,7 @@ async def test_a_deadline_is_no_answer_and_whoever_had_it_is_told(desk: Desk):
     outcome = await desk.layer.run(ask(hours=2), client="acme")
     desk.wait(datetime(2026, 3, 13, 19, 0, tzinfo=VIENNA))
     assert (await desk.layer.resume(outcome.run_id)).value == "old"
-    desk.wait(datetime(2026, 3, 14, 19, 0, tzinfo=VIENNA), timedelta(hours=2))
+    desk.wait(datetime(2026, 3, 14, 19, 0, tzinfo=VIENNA))
     assert [what for _, _, what in desk.told()] == ["Acme", "Not answered in time"]
     assert "That is no “no”" in desk.sender.sent[-1][3]
 
@@ -151,7 +155,7 @@ async def test_a_run_that_failed_for_good_is_told(desk: Desk):
     knows(desk.layer, "ann")
     outcome = await desk.layer.run(fails(), client="acme")
     assert outcome.status == "failed"
-    desk.wait(desk.layer.clock.now + timedelta(days=2), timedelta(hours=6))
+    desk.wait(desk.layer.clock.now + timedelta(days=2))
     [(_, _, subject, body)] = desk.sender.sent
     assert subject == "Acme: people fails failed"
     assert "the contract was withdrawn" in body
@@ -163,13 +167,13 @@ async def test_a_server_that_is_down_for_three_hours_loses_nothing(desk: Desk):
     knows(desk.layer, "ann")
     await desk.layer.run(ask(), client="acme")
     desk.sender.down = "connection refused"
-    desk.wait(FRIDAY + timedelta(hours=3), timedelta(seconds=30))
+    desk.wait(FRIDAY + timedelta(hours=3))
     assert desk.sender.sent == []
     assert 8 <= desk.sender.tries <= 12
     [row] = desk.rows("SELECT state, reason, tries FROM delivery")
     assert (row["state"], row["reason"]) == ("pending", "json://ann: connection refused")
     desk.sender.down = None
-    desk.wait(FRIDAY + timedelta(hours=6), timedelta(minutes=5))
+    desk.wait(FRIDAY + timedelta(hours=6))
     assert [what for _, _, what in desk.told()] == ["Acme", "Reminder"]
     first, second = (at for at, *_ in desk.sender.sent)
     assert second - first == pytest.approx(2 * 3600e6, abs=301e6)
@@ -180,11 +184,11 @@ async def test_who_cannot_be_reached_for_a_day_is_given_up_and_the_next_one_is_a
     knows(desk.layer, "ann", rank=1, remind_us=3600 * 1_000_000 * 100, hand_over_us=3600 * 1_000_000 * 200)
     await desk.layer.run(ask(), client="acme")
     desk.sender.down = "no route"
-    desk.wait(FRIDAY + timedelta(hours=23), timedelta(minutes=30))
+    desk.wait(FRIDAY + timedelta(hours=23))
     knows(desk.layer, "ben", rank=2)
-    desk.wait(FRIDAY + timedelta(hours=26), timedelta(minutes=10))
+    desk.wait(FRIDAY + timedelta(hours=26))
     desk.sender.down = None
-    desk.wait(FRIDAY + timedelta(hours=27), timedelta(minutes=10))
+    desk.wait(FRIDAY + timedelta(hours=27))
     assert [(to, what) for _, to, what in desk.told()] == [("ben", "Now yours")]
     [row] = desk.rows("SELECT state, reason FROM delivery WHERE person_id = 'ann'")
     assert row == {"state": "dead", "reason": "json://ann: no route"}
@@ -222,10 +226,10 @@ async def test_an_incident_whose_first_message_cannot_go_out_is_not_tried_a_doze
         await desk.layer.run(ask(), client=f"client{n}")
     databases.execute(desk.folder, "UPDATE question SET incident_id = 'i_1'")
     desk.sender.down = "connection refused"
-    desk.wait(FRIDAY + timedelta(minutes=10), timedelta(seconds=30))
+    desk.wait(FRIDAY + timedelta(minutes=10))
     assert desk.sender.tries <= 5
     desk.sender.down = None
-    desk.wait(FRIDAY + timedelta(minutes=30), timedelta(minutes=1))
+    desk.wait(FRIDAY + timedelta(minutes=30))
     assert len(desk.sender.sent) == 1
 
 
@@ -245,6 +249,31 @@ async def test_who_goes_away_or_is_removed_hands_over(desk: Desk):
     desk.layer.store.write_now(lambda tx: persons.remove(tx, "ben", desk.layer.clock.now_us), durable=True, client=None)
     desk.postman.turn()
     assert [(to, what) for _, to, what in desk.told()] == [("ann", "Acme"), ("ben", "Now yours"), ("eve", "Now yours")]
+
+
+async def test_who_comes_after_everybody_was_removed_is_told(desk: Desk):
+    """A question that nobody is left for goes to whoever is added next."""
+    knows(desk.layer, "ann")
+    await desk.layer.run(ask(), client="acme")
+    desk.postman.turn()
+    desk.layer.store.write_now(lambda tx: persons.remove(tx, "ann", desk.layer.clock.now_us), durable=True, client=None)
+    desk.postman.turn()
+    assert desk.rows("SELECT person_id, ladder_us FROM question") == [{"person_id": None, "ladder_us": None}]
+    knows(desk.layer, "ben")
+    desk.postman.turn()
+    assert [(to, what) for _, to, what in desk.told()] == [("ann", "Acme"), ("ben", "Acme")]
+
+
+async def test_a_message_that_cannot_be_written_holds_up_no_other(desk: Desk):
+    """It is counted as one that failed, with the reason; the next one goes out."""
+    knows(desk.layer, "ann")
+    await desk.layer.run(ask(), client="acme")
+    await desk.layer.run(ask(), client="globex")
+    databases.execute(desk.folder, "UPDATE question SET options = 'no JSON' WHERE client_id = 'acme'")
+    desk.postman.turn()
+    assert [what for _, _, what in desk.told()] == ["Globex"]
+    [row] = desk.rows("SELECT reason FROM delivery WHERE state = 'pending'")
+    assert "could not be written (JSONDecodeError" in row["reason"]
 
 
 async def test_a_message_is_text_and_says_how_to_answer(desk: Desk):

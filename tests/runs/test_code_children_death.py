@@ -14,7 +14,10 @@ from tests.runs.outside import Outside
 from tests.runs.test_code_children import ASKS, children, newer, renamed
 from tests.runs.test_code_children import deploy as deploy_fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),  # the thread that prunes dies, too
+]  # fmt: skip
 
 deploy: Any = deploy_fixture
 

@@ -122,12 +122,14 @@ async def asked(layer: TestLayer, tmp_path: Path, flow: Any, runs: int) -> str:
     return found.id
 
 
+@pytest.mark.slow
 async def test_one_answer_moves_two_hundred_runs(tmp_path: Path) -> None:
     """All of them go on; the incident is closed; the next of that cause opens another, which tells of the answer."""
     world = World(api=lambda: Answered(403, "https://api.example/"))
     flow = flow_of(world, "inc_many", "api")
     async with testing.layer(databases.url(tmp_path)) as layer:
         incident = await asked(layer, tmp_path, flow, 200)
+        assert f"It is one of 200 with one cause: `stepseven answer {incident} CHOICE` answers all." in await layer.why("r7")
         world.wrong.clear()
         done = await layer.answer_incident(incident, "again", by="ann", note="the key was renewed")
         assert (len(done.answered), done.refused, done.open) == (200, {}, 0)
@@ -270,10 +272,11 @@ def test_a_death_at_any_write_leaves_no_question_without_its_incident(tmp_path: 
 
 def test_the_cause_of_a_question() -> None:
     """A resource that is down is one cause for all steps; a signature that names a host, too; else the step counts."""
-    made = dict(workflow="w", step="s", signature="401 a.example", resource="a.example")
+    made: Any = {"workflow": "w", "step": "s", "signature": "401 a.example", "resource": "a.example"}
     assert cause(QuestionKind.FAILURE, **made) == cause(QuestionKind.BATCH, **(made | {"workflow": "v", "step": "t"}))
     assert cause(QuestionKind.ASK, **made) is None
     by_place = made | {"signature": "KeyError f.py:x+1", "resource": None}
     assert cause(QuestionKind.FAILURE, **by_place) != cause(QuestionKind.FAILURE, **(by_place | {"step": "t"}))
     down = cause(QuestionKind.FAILURE, **made, passing=True)
-    assert down is not None and (down.kind, down.signature) == ("resource", "a.example")
+    assert down is not None
+    assert (down.kind, down.signature) == ("resource", "a.example")

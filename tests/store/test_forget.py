@@ -24,7 +24,7 @@ MARK = "Grüße-πλάνη-"  # not ASCII: it must be found as UTF-8 and as JSON
 PLACES = (
     "input", "goal", "value", "result", "large", "huge", "summary", "reason", "failure", "note", "fact_old", "fact_new", "source",
     "fact_key", "ask", "option", "about", "answer_note", "argument", "receipt", "key", "item", "item_key", "memory",
-    "event", "delivery", "cancel", "remembered",
+    "event", "delivery", "reply", "cancel", "remembered",
 )  # fmt: skip
 
 
@@ -117,8 +117,9 @@ async def leave_traces(layer: testing.TestLayer, client: str) -> None:
         put = tx.connection.execute
         put("INSERT INTO memory VALUES (?, 'k', ?, 1, 1, NULL)", (f"{client}/notes", json.dumps(planted(client, "memory"))))
         put("INSERT INTO event VALUES (?, 1, 'x', ?, 1)", (no, planted(client, "event")))
-        put("INSERT INTO delivery VALUES (?, NULL, ?, NULL, NULL, 'ask', 'failed', 1, NULL, ?, 1, NULL)",
+        put("INSERT INTO delivery VALUES (?, NULL, ?, NULL, NULL, 'ask', 'failed', 1, NULL, ?, 1, NULL, 0, NULL)",
             (f"d-{client}", no, planted(client, "delivery")))  # fmt: skip
+        put("INSERT INTO reply VALUES ('t_1', ?, 'digest', ?, 200, ?, 1)", (f"k-{client}", client, planted(client, "reply")))
 
     layer.store.write_now(more, durable=True, client=None)
 
@@ -473,9 +474,9 @@ async def test_somebody_who_reads_meanwhile_is_said(
 
 
 async def test_an_export_has_everything(layer: testing.TestLayer) -> None:
-    """Everything planted for a client is in its document, but what is a digest; nothing of another client is."""
+    """Everything planted for a client is in its document, but what is a digest or repeats it; nothing of another client is."""
     text = json.dumps(layer.client("acme").export(), ensure_ascii=False)
-    missing = [p for p in PLACES if planted("acme", p) not in text and p not in ("about", "huge")]
+    missing = [p for p in PLACES if planted("acme", p) not in text and p not in ("about", "huge", "reply")]
     assert missing == []
     assert "bolt" not in text
     document = json.loads(text)

@@ -34,6 +34,7 @@ MAY_SCAN = {
     "open_in_sight": "through the index of open questions",
     "workflow_known": "the newest thousand runs",
     "open_question_ids": "through the index of open questions",
+    "incidents_of_client": "few rows, when a client's data is handed over",
     "incidents_page": "incidents are few, and their questions have an index that holds nothing else",
     "drop_worker": "once in a worker's life, at its end",
     "answer_folded": "the few open questions, once per answer",

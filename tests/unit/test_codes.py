@@ -44,4 +44,6 @@ def test_a_look_marks_what_a_take_would() -> None:
     """Other code is seen before it takes the run; the same code marks nothing."""
     run: Any = {"no": 1, "fence": 4, "source_digest": "a"}
     assert codes.as_if_taken(MARKS, run, 20, "a") == MARKS
-    assert codes.as_if_taken(MARKS, run, 20, "d")[-1] == Mark(seq=21, run_no=1, fence=5, before="a", digest="d")
+    assert codes.as_if_taken(MARKS, run, 20, "d")[-1] == Mark(
+        seq=21, run_no=1, fence=5, before="a", digest="d", born=2**63 - 1
+    )  # fmt: skip

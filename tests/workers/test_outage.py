@@ -29,6 +29,7 @@ def lookable(path: Path) -> None:
     execute(path, "UPDATE resource SET next_us = 1 WHERE state = 'open' AND next_us > 1")
 
 
+@pytest.mark.slow
 async def test_240_runs_over_several_workers_meet_an_outage_of_90_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

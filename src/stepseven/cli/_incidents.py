@@ -126,15 +126,16 @@ async def answer(  # noqa: PLR0917 - whose answer, for what, and how it reads wh
     if not done.answered:
         raise Refused(f"nothing was answered: {next(iter(done.refused.values()), 'nothing of it is open')}")
     if not setting.as_json:
-        _told(done, value)
+        _, left = await _seen(layer, incident_id)  # also what was not named
+        _told(done, value, len(left))
 
 
-def _told(done: IncidentAnswered, value: Any) -> None:
+def _told(done: IncidentAnswered, value: Any, left: int) -> None:
     console = out()
     console.print(wrapped(f"Answered {count(len(done.answered), 'question')} with {short_json(value, 120)}."))
     for question_id, why in list(done.refused.items())[:_SHOWN]:
         console.print(wrapped(f"{question_id} stays open: {why}", "  "))
     if len(done.refused) > _SHOWN:
         console.print(f"  … {len(done.refused) - _SHOWN} more stay open")
-    left = "Nothing of it is open any more." if not done.open else f"{count(done.open, 'question')} of it left."
-    console.print(f"{left} Workers go on with the runs; without one: stepseven resume RUN.")
+    rest = f"{count(left, 'question')} of it left." if left else "Nothing of it is open any more."
+    console.print(f"{rest} Workers go on with the runs; without one: stepseven resume RUN.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,7 +65,7 @@ def question(asked: Question, purpose: Purpose, ways: Ways, *, others: int, now_
     """
     more = "" if not others else f"{others:,} more {'question has' if others == 1 else 'questions have'} the same cause."
     opening = " ".join(x for x in (_OPENING[purpose], more) if x)
-    parts = [opening, render(asked, now_us=now_us, width=_COLUMNS)]
+    parts = [opening, render(replace(asked, asked_of=None), now_us=now_us, width=_COLUMNS)]  # it is theirs who reads this
     if purpose is not Purpose.EXPIRED:
         parts.append(_how(ways))
     headline = say.clip(asked.text.split("\n", 1)[0], words=30, chars=_SUBJECT_CHARS)

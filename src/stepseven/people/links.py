@@ -76,10 +76,7 @@ def signing_key(store: Store, edge: Edge) -> str:
     Raises:
         ValueError: the variable holds less than 32 characters.
     """
-    told = os.environ.get("STEPSEVEN_LINK_KEY")
-    if told:
-        if len(told) < _LEAST_KEY:
-            raise ValueError(f"STEPSEVEN_LINK_KEY is too short to be safe: say at least {_LEAST_KEY} random characters")
+    if (told := told_key()) is not None:
         return told
     kept = store.read_now(_kept)
     if kept is not None:
@@ -87,6 +84,18 @@ def signing_key(store: Store, edge: Edge) -> str:
     made = f"{edge.new_uuid()}{edge.new_uuid()}"
     store.write_now(lambda tx: tx.run(tx.sql.keep_link_key, {"key": made}), durable=True, client=None)
     return store.read_now(_kept) or made
+
+
+def told_key() -> str | None:
+    """What STEPSEVEN_LINK_KEY says, if it does.
+
+    Raises:
+        ValueError: it holds less than 32 characters.
+    """
+    told = os.environ.get("STEPSEVEN_LINK_KEY")
+    if told and len(told) < _LEAST_KEY:
+        raise ValueError(f"STEPSEVEN_LINK_KEY is too short to be safe: say at least {_LEAST_KEY} random characters")
+    return told or None
 
 
 def _kept(tx: Tx) -> str | None:

@@ -2,7 +2,7 @@
 
 It holds up nobody: it has a thread of its own, sends in a child process, and writes like everybody else. Several of them on one
 store share the work: of two that see a message due one gets it. Whoever dies between sending and writing that down lets the
-message be sent a second time, five minutes later.
+message be sent a second time, ten minutes later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import shlex
 import threading
+from functools import partial
 
 from stepseven.decide import channels, letter
 from stepseven.decide.ladder import Purpose
@@ -45,13 +46,14 @@ class Postman:
         sender: how messages go out; default: Apprise.
 
     Raises:
-        ValueError: *public_url* is none.
+        ValueError: *public_url* is none, or STEPSEVEN_LINK_KEY is too short.
     """
 
     def __init__(self, store: Store, edge: Edge, *, public_url: str | None = None, sender: Sender | None = None) -> None:
         self._store = store
         self._edge = edge
         self._public = links.public_url(public_url)
+        links.told_key()  # before the first message needs it
         self._sender: Sender = sender if sender is not None else AppriseSender()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,8 +124,8 @@ class Postman:
         now = self._edge.now_us()
         due = self._store.read_now(lambda tx: tx.all(tx.sql.due_ladders, {"now": now, "limit": _MOST}))
         for row in due:
-            question_id = row["id"]
-            self._store.write_now(lambda tx, q=question_id: ladders.climb(tx, q, now), durable=True, client=row["client_id"])  # type: ignore[misc]
+            unit = partial(ladders.climb, question_id=row["id"], now_us=now)
+            self._store.write_now(unit, durable=True, client=row["client_id"])
         return len(due)
 
     # -- one message ------------------------------------------------------------------------------------------------------
@@ -134,7 +136,13 @@ class Postman:
         mine = self._store.write_now(lambda tx: delivering.claim(tx, seen, now), durable=True, client=None)
         if mine is None:
             return
-        channel, reason = send(self._sender, mine.person, self._letter(mine))
+        channel: str | None
+        try:
+            message = self._letter(mine)
+        except Exception as error:  # noqa: BLE001 - one that cannot be written must hold up no other, and is counted like any that fails
+            channel, reason = None, f"it could not be written ({type(error).__name__}: {free_text(str(error), 100)})"
+        else:
+            channel, reason = send(self._sender, mine.person, message)
 
         def unit(tx: Tx) -> None:
             if channel is not None:

@@ -1,7 +1,7 @@
 """The code changed while a run waited: are steps gone that are on record, and could new ones be the same under other names?
 
 Asked before the body begins, and only then: when the new step has run, it is too late to ask. What a person said stands with the
-question and is obeyed from there at every load; nothing is rewritten.
+question and is obeyed from there at every load; nothing is rewritten, but for the workflow's name of a started run that goes on.
 
 Longer than other files: what is looked at, asked and foreseen are one comparison, read from the same records.
 """

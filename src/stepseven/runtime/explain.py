@@ -10,7 +10,7 @@ from stepseven.decide import _phrases as say
 from stepseven.decide import circuit
 from stepseven.model import QuestionKind, RunStatus, WaitingFor
 from stepseven.store.base import Row, Tx
-from stepseven.transitions import circuits, clients, family, orphans, told
+from stepseven.transitions import circuits, clients, family, incidents, orphans, told
 from stepseven.transitions.runs import known, named, seems_dead
 from stepseven.transitions.undoing import taken_back
 
@@ -51,9 +51,16 @@ def why(tx: Tx, run_id: str, now_us: int, dead: Container[str], foreign: str | N
         return f"Run {run_id} was broken off when its worker fell silent: `stepseven resume {run_id}` goes on{takes}."
     if asked:
         said = told.of_question(tx, asked[0]["id"])
-        return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}.{f' {said}' if said else ''}"
+        more = (f" {said}" if said else "") + _like_it(tx, asked[0])
+        return f"Run {run_id} {_asks(asked)}; when that is answered it goes on{_next(run)}.{more}"
     takes = _takes(tx, run, now_us, dead)
     return f"Run {run_id} {_down(tx, run, takes) or _below(tx, run, now_us, dead) or _at_rest(run, takes)}"
+
+
+def _like_it(tx: Tx, asked: Row) -> str:
+    """Whether others ask the same."""
+    n = 0 if asked["incident_id"] is None else incidents.left(tx, incident_id=asked["incident_id"], clients=None)
+    return f" It is one of {n:,} with one cause: `stepseven answer {asked['incident_id']} CHOICE` answers all." if n > 1 else ""
 
 
 def _down(tx: Tx, run: Row, takes: str) -> str | None:

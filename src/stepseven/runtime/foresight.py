@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +13,16 @@ from stepseven.decide import policy
 from stepseven.decide.plan import Do, Met
 from stepseven.errors import Conflict, NotRecordable, NotYet, Refused, StepFailed
 from stepseven.model import EffectState, FailureKind, QuestionKind
-from stepseven.runtime import approving, asking, clash, doubt, reading, rekeyed, sending, trouble, verifying, writing
+from stepseven.runtime import approving, asking, clash, doubt, outages, reading, rekeyed, sending, trouble, verifying, writing
 from stepseven.runtime.calls import changed_argument
 from stepseven.runtime.choices import given_by
 from stepseven.runtime.reading import ItemSkipped
-from stepseven.transitions import effects
+from stepseven.transitions import circuits, effects
 from stepseven.transitions.effects import REFUSED_RESULT
 from stepseven.transitions.state import choice_of
 
 if TYPE_CHECKING:
+    from stepseven.decide.circuit import Circuit
     from stepseven.runtime.calls import Call
     from stepseven.runtime.rehearsal import Rehearsal
     from stepseven.store.base import Row
@@ -47,7 +50,22 @@ async def outlook(ex: Rehearsal, call: Call) -> Outlook:
     Raises:
         StepFailed, Refused: that is on record of it, and what the run's code gets again.
     """
-    return await (_write(ex, call) if call.step.settings.writes else _read(ex, call))
+    return await _held_back(ex, call, await (_write(ex, call) if call.step.settings.writes else _read(ex, call)))
+
+
+async def _held_back(ex: Rehearsal, call: Call, found: Outlook) -> Outlook:
+    """What would run, and waits while its resource is down."""
+    name = outages.resource_of(ex, call, None) if found.met.do is Do.RUN else None
+    if name is None:
+        return found
+    stands = await ex.store.read(partial(_stands, name))
+    if not stands.open:
+        return found
+    return replace(found, met=replace(found.met, why=f"waits until {name} answers again; {found.met.why}"))
+
+
+def _stands(name: str, tx: Any) -> Circuit:
+    return circuits.standing(tx, name)
 
 
 # -- reads ----------------------------------------------------------------------------------------------------------------

@@ -133,6 +133,6 @@ def same_origin(request: Request) -> bool:
     if site is not None and site not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
-    if origin is None:
+    if origin is None or (site == "same-origin" and origin == "null"):  # pages that send no referrer send no origin either
         return True
     return hmac.compare_digest(urlsplit(origin).netloc.encode(), request.headers.get("host", "").encode())

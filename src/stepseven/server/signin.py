@@ -9,10 +9,13 @@ import html
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from stepseven import __version__
 from stepseven.server.auth import FORM, SESSION, same_origin
+from stepseven.server.pages.frame import assets, environment
 from stepseven.server.problems import Problem
 from stepseven.server.routes import Here, Server, needs, router, server_of, told
 from stepseven.store.base import Tx
@@ -23,17 +26,13 @@ api = router("session")
 pages = APIRouter(include_in_schema=False)
 _MOST_FORM = 4096  # bytes
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · stepseven</title></head>
-<body><main><h1>{title}</h1>
-{body}
-</main></body></html>
-"""
-
 
 def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
-    return HTMLResponse(_PAGE.format(title=html.escape(title), body=body), status)
+    """A page in the frame of all others. *body* is HTML."""
+    text = environment().get_template("plain.html").render(
+        title=title, body=Markup(body), who=None, here="", open_count=None, form="", assets=assets(), version=__version__  # noqa: S704
+    )
+    return HTMLResponse(text, status)
 
 
 def _form(told_token: str, said: str) -> str:

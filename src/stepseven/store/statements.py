@@ -766,9 +766,7 @@ def _circuit_statements(s: str, d: Dialect) -> dict[str, str]:
         "resource": f"SELECT {columns} FROM {s}resource WHERE name = :name",
         # Who may be the trial, and what a failure means, is decided by one at a time.
         "resource_held": f"SELECT {columns} FROM {s}resource WHERE name = :name {d.lock}",
-        "resources_open": f"""SELECT {columns}, (SELECT count(DISTINCT w.run_no) FROM {s}wait AS w
-                WHERE w.kind = 'circuit' AND w.key = name) AS waiting
-            FROM {s}resource WHERE state <> 'closed' ORDER BY name""",
+        "resources_open": f"SELECT {columns} FROM {s}resource WHERE state <> 'closed' ORDER BY name",
         "resources_back": f"""SELECT name FROM {s}resource WHERE state = 'closed'
               AND EXISTS (SELECT 1 FROM {s}wait AS w WHERE w.kind = 'circuit' AND w.key = name)""",
         "add_resource": f"""INSERT INTO {s}resource (name, state, failures) VALUES (:name, 'closed', '[]')
@@ -1184,7 +1182,8 @@ def _keeping_statements(s: str, d: Dialect) -> dict[str, str]:
         "forget_resources": f"""DELETE FROM {s}resource WHERE state = 'closed'
             AND name IN (SELECT resource FROM {s}attempt WHERE run_no IN {theirs})""",
         "incidents_of_client": f"""SELECT i.id, i.kind, i.signature, i.resource, i.status, i.created_us, i.closed_us
-            FROM {s}incident AS i WHERE i.id IN (SELECT incident_id FROM {s}question WHERE client_id = :client_id)
+            FROM {s}incident AS i WHERE EXISTS (SELECT 1 FROM {s}question AS q
+              WHERE q.incident_id = i.id AND q.client_id = :client_id)
             ORDER BY i.created_us, i.id""",
         "forget_occurrences": f"UPDATE {s}occurrence SET skipped = NULL WHERE client_id = :client_id",
         "forget_questions": f"DELETE FROM {s}question WHERE client_id = :client_id",
@@ -1273,8 +1272,8 @@ def _external_statements(s: str) -> dict[str, str]:
         # A question that is no longer open is itself what has to be brought, until it is, or nobody takes it.
         "due_callbacks": f"""SELECT q.id, q.callback, q.run_no, d.tries, d.created_us FROM {s}question AS q
                 LEFT JOIN {s}delivery AS d ON d.question_id = q.id AND d.purpose = 'callback'
-            WHERE q.callback IS NOT NULL AND q.status <> 'open' AND (d.id IS NULL OR d.next_us <= :now)
-            ORDER BY q.id LIMIT :limit""",
+            WHERE q.callback > '' AND q.status <> 'open' AND (d.id IS NULL OR d.next_us <= :now)
+            ORDER BY q.callback LIMIT :limit""",
         "insert_callback": f"""INSERT INTO {s}delivery (id, question_id, run_no, channel, purpose, state, created_us)
             VALUES (:id, :question_id, :run_no, :channel, 'callback', 'pending', :now) ON CONFLICT DO NOTHING""",
         "claim_callback": f"""UPDATE {s}delivery SET tries = tries + 1, next_us = :until_us
@@ -1368,21 +1367,36 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
               AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id)
             ORDER BY CASE WHEN q.deadline_us IS NULL THEN 1 ELSE 0 END, q.deadline_us, q.created_us, q.id LIMIT :limit""",
         "week_in_sight": f"""SELECT
-            (SELECT count(*) FROM {s}run WHERE status IN ('queued', 'running') AND {seen("client_id")}) AS working,
-            (SELECT count(*) FROM {s}run WHERE ended_us >= :since_us AND status = 'done' AND {seen("client_id")}) AS finished,
-            (SELECT count(*) FROM {s}question WHERE created_us >= :since_us AND folded_into IS NULL AND {seen("client_id")}) AS asked,
+            (SELECT count(*) FROM {s}run WHERE owner IS NOT NULL AND {seen("client_id")})
+                + (SELECT count(*) FROM {s}run WHERE status = 'queued' AND no > 0 AND {seen("client_id")}) AS working,
+            (SELECT count(*) FROM {s}run WHERE ended_us >= :since_us AND ended_us IS NOT NULL AND pruned_us IS NULL
+                AND status = 'done' AND {seen("client_id")}) AS finished,
+            (SELECT count(*) FROM {s}question WHERE created_us >= :since_us AND folded_into IS NULL
+                AND {seen("client_id")}) AS asked,
             (SELECT count(*) FROM {s}question WHERE created_us >= :before_us AND created_us < :since_us AND folded_into IS NULL
-              AND {seen("client_id")}) AS asked_before""",
-        # One row for each client and workflow: the newest run, and when one was done last. Runs of runs are theirs.
-        "board_in_sight": f"""SELECT b.client_id, b.workflow, b.good_us, b.runs, b.open_runs, b.asking, r.id AS run_id, r.status,
-                r.waiting_for, r.reason, r.updated_us, r.next_step
-            FROM (SELECT client_id, workflow, max(no) AS last, count(*) AS runs,
-                    max(CASE WHEN status = 'done' THEN ended_us END) AS good_us,
-                    {total("CASE WHEN ended_us IS NULL THEN 1 ELSE 0 END")} AS open_runs,
-                    {total("open_questions")} AS asking
-                  FROM {s}run WHERE parent_no IS NULL AND workflow <> 'stepseven.undo' AND {seen("client_id")}
-                  GROUP BY client_id, workflow) AS b
-            JOIN {s}run AS r ON r.no = b.last ORDER BY b.client_id, b.workflow LIMIT :limit""",
+                AND {seen("client_id")}) AS asked_before""",
+        # One row for each client and workflow: the newest run, and when one was done last. From pair to pair by the index,
+        # however many runs lie between. Runs that a run started are its own matter.
+        "board_in_sight": f"""WITH RECURSIVE pair(client_id, workflow) AS (
+                SELECT * FROM (SELECT client_id, workflow FROM {s}run WHERE client_id >= '' ORDER BY client_id, workflow LIMIT 1)
+                    AS first
+                UNION ALL
+                SELECT (SELECT n.client_id FROM {s}run AS n WHERE (n.client_id, n.workflow) > (pair.client_id, pair.workflow)
+                        ORDER BY n.client_id, n.workflow LIMIT 1),
+                       (SELECT n.workflow FROM {s}run AS n WHERE (n.client_id, n.workflow) > (pair.client_id, pair.workflow)
+                        ORDER BY n.client_id, n.workflow LIMIT 1)
+                  FROM pair WHERE pair.client_id IS NOT NULL
+            ), last AS (
+                SELECT pair.client_id, pair.workflow, (SELECT max(no) FROM {s}run AS n WHERE n.client_id = pair.client_id
+                    AND n.workflow = pair.workflow) AS no
+                  FROM pair WHERE pair.client_id IS NOT NULL AND {seen("pair.client_id")} LIMIT :limit)
+            SELECT r.client_id, r.workflow, r.id AS run_id, r.status, r.waiting_for, r.reason, r.updated_us, r.next_step,
+                (SELECT g.ended_us FROM {s}run AS g WHERE g.client_id = r.client_id AND g.workflow = r.workflow
+                    AND g.status = 'done' ORDER BY g.no DESC LIMIT 1) AS good_us,
+                (SELECT {total("u.open_questions")} FROM {s}run AS u WHERE u.client_id = r.client_id AND u.workflow = r.workflow
+                    AND u.ended_us IS NULL) AS asking
+            FROM last JOIN {s}run AS r ON r.no = last.no
+            WHERE r.parent_no IS NULL AND r.workflow <> 'stepseven.undo' ORDER BY r.client_id, r.workflow""",
         "clients_in_sight": f"""SELECT c.id, c.status, c.note, c.created_us, c.forgotten_us,
                 (SELECT count(DISTINCT key) FROM {s}fact WHERE client_id = c.id) AS facts,
                 (SELECT count(*) FROM {s}run WHERE client_id = c.id) AS runs,

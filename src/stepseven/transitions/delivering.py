@@ -14,7 +14,7 @@ from stepseven.transitions import ladders, persons
 
 LEAST_US, MOST_US = 30 * 1_000_000, 3600 * 1_000_000  #: between two tries: doubled each time
 GIVE_UP_US = 24 * 3600 * 1_000_000  #: after the first try
-LEASE_US = 5 * 60 * 1_000_000  #: how long a try may take: five channels of half a minute, and time to spare
+LEASE_US = 10 * 60 * 1_000_000  #: how long a try may take: five channels of a minute each, and time to spare
 _LATELY_US = {Purpose.REMIND: 6 * 3600 * 1_000_000}  # a reminder of the same day
 _EVER_US = 3650 * 24 * 3600 * 1_000_000
 _CHARS = 300

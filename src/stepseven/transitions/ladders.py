@@ -41,7 +41,8 @@ def _climb(tx: Tx, question_id: str, people: list[Person], now_us: int) -> Move:
     told = tx.all(tx.sql.deliveries_of_question, {"question_id": question_id})
     move = ladder.climb(_standing(row, told), people, now_us)
     rung = row["rung"] + (move.purpose is Purpose.HAND_OVER)
-    person_id = move.person.id if move.person is not None else row["person_id"]
+    has_it = row["person_id"] if any(person.id == row["person_id"] for person in people) else None  # who is gone has nothing
+    person_id = move.person.id if move.person is not None else has_it
     moved = tx.run(
         tx.sql.climb_ladder,
         {"id": question_id, "next_us": move.next_us, "rung": rung, "person_id": person_id, "seen_rung": row["rung"]},

@@ -71,10 +71,8 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
         raise QuestionExpired(question_id, "expired")
     stored = json.dumps(valid_answer(row, value, now_us), ensure_ascii=False)
     params = {"id": question_id, "answer": stored, "by": by, "note": note, "now": now_us}
-    tx.run(tx.sql.answer_question, params)
-    tx.run(tx.sql.answer_folded, params)
-    if row["incident_id"] is not None:
-        incidents.close(tx, row["incident_id"], now_us)
+    if not _taken(tx, row, params):
+        return answer(tx, question_id, value, by=by, note=note, now_us=now_us)
     if row["remember"] is not None:
         _remember(tx, row, stored, by, now_us)
     if row["kind"] == QuestionKind.UNDO:
@@ -87,6 +85,16 @@ def answer(tx: Tx, question_id: str, value: Any, *, by: str, note: str | None, n
     answered = tx.one(tx.sql.question, {"id": question_id})
     assert answered is not None  # noqa: S101 - just updated
     return answered
+
+
+def _taken(tx: Tx, row: Row, params: dict[str, Any]) -> bool:
+    """Store the answer. ``False``: another one came in this moment, of who answers an incident: nothing locks its clients."""
+    if not tx.run(tx.sql.answer_question, params):
+        return False
+    tx.run(tx.sql.answer_folded, params)
+    if row["incident_id"] is not None:
+        incidents.close(tx, row["incident_id"], params["now"])
+    return True
 
 
 def _remember(tx: Tx, row: Row, stored: str, by: str, now_us: int) -> None:

@@ -84,7 +84,8 @@ CREATE INDEX question_incident ON stepseven.question (incident_id) WHERE inciden
 CREATE INDEX incident_cause ON stepseven.incident (kind, signature, created_us);
 CREATE INDEX delivery_question ON stepseven.delivery (question_id) WHERE question_id IS NOT NULL;
 CREATE INDEX delivery_run ON stepseven.delivery (run_no) WHERE run_no IS NOT NULL;
-CREATE INDEX question_callback ON stepseven.question (id) WHERE callback IS NOT NULL;
+CREATE INDEX question_callback ON stepseven.question (callback) WHERE callback IS NOT NULL;
+CREATE INDEX question_created ON stepseven.question (created_us);
 CREATE INDEX ticket_open ON stepseven.ticket (run_no, name, key) WHERE closed_us IS NULL;
 CREATE INDEX ticket_lease ON stepseven.ticket (lease_until_us) WHERE closed_us IS NULL;
 CREATE INDEX reply_created ON stepseven.reply (created_us);

@@ -84,7 +84,8 @@ CREATE INDEX question_incident ON question (incident_id) WHERE incident_id IS NO
 CREATE INDEX incident_cause ON incident (kind, signature, created_us);
 CREATE INDEX delivery_question ON delivery (question_id) WHERE question_id IS NOT NULL;
 CREATE INDEX delivery_run ON delivery (run_no) WHERE run_no IS NOT NULL;
-CREATE INDEX question_callback ON question (id) WHERE callback IS NOT NULL;
+CREATE INDEX question_callback ON question (callback) WHERE callback IS NOT NULL;
+CREATE INDEX question_created ON question (created_us);
 CREATE INDEX ticket_open ON ticket (run_no, name, key) WHERE closed_us IS NULL;
 CREATE INDEX ticket_lease ON ticket (lease_until_us) WHERE closed_us IS NULL;
 CREATE INDEX reply_created ON reply (created_us);
