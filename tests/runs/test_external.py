@@ -409,3 +409,16 @@ async def test_a_silent_executor_is_seen(out: Outside) -> None:
     assert "nobody has said how it ended" in await out.layer.why("out-1")
     assert (await out.begin("fetch")).do == "run"
     assert (await out.run())["status"] == "running"
+
+
+async def test_failures_of_one_cause_are_one_incident(out: Outside) -> None:
+    """Two runs whose executors report the same failure of one system are answered together."""
+    for n in (1, 2):
+        other = Outside(out.layer, f"in-{n}", client=f"client-{n}")
+        await other.admit()
+        await other.begin("fetch", resource="crm")
+        assert (await other.fail("fetch", f"no access for user {n}", status=403)).question is not None
+    (incident,) = await out.layer.incidents()
+    assert (incident.questions, incident.clients) == (2, ("client-1", "client-2"))
+    done = await out.layer.answer_incident(incident.id, "skip", by="ann")
+    assert len(done.answered) == 2

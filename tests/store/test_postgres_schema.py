@@ -196,7 +196,7 @@ def test_a_failed_migration_leaves_nothing(empty_postgres_url: str, monkeypatch:
 def test_what_an_older_release_made_becomes_what_a_new_one_makes(
     empty_postgres_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A schema of each released number, brought to the newest, has the tables, columns and indexes of a fresh one, and its rows."""
+    """A schema of each released number, brought to the newest, is shaped like a fresh one, and keeps its rows."""
 
     def shape(url: str) -> list[tuple[object, ...]]:
         with psycopg.connect(url) as connection:

@@ -2,6 +2,8 @@
 
 User code reaches it through ``call`` (a step) and through the ``Run`` handle; both look at the records first. While an execution
 lives it is the only writer of its run. How it begins and ends is in ``lifecycle``.
+
+Longer than other files: one object, and what it promises its run's code.
 """
 
 from __future__ import annotations

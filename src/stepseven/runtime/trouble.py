@@ -1,6 +1,8 @@
 """What happens around a try that is not simple: limits and costs before it, failures and questions after it.
 
 The rows of ``attempt`` and ``question`` are turned into one move by ``decide.policy``; here the moves are made.
+
+Longer than other files: a try's way from its move to its row is read in one piece.
 """
 
 from __future__ import annotations

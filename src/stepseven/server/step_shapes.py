@@ -35,9 +35,7 @@ class BeginStep(_Sent):
     idempotent: StrictBool | Annotated[StrictStr, Field(max_length=20)] = Field(
         default=False, description='How long the other side honours the idempotency key: true, "forever" or "24h".'
     )
-    probe_url: Url | None = Field(
-        default=None, description="Where to look whether a write is there: 200 with it, or 404."
-    )
+    probe_url: Url | None = Field(default=None, description="Where to look whether a write is there: 200 with it, or 404.")
     settle_seconds: float = Field(default=0, ge=0, le=86400, description="How long a write may take until it is seen there.")
     lease_seconds: Annotated[float, Field(ge=1, le=words.LONGEST_LEASE_S)] = words.LEASE_S
     approaches: list[Id] = Field(default_factory=list, max_length=20, description="Other ways to do it, in order.")
@@ -107,9 +105,7 @@ class ErrorSent(_Sent):
     type: Annotated[StrictStr, Field(max_length=200)] = ""
     message: Text = ""
     status: Annotated[StrictInt, Field(ge=400, le=599)] | None = Field(default=None, description="The HTTP status behind it.")
-    retry_after: Annotated[float, Field(ge=0, le=1e8)] | None = Field(
-        default=None, description="Seconds to wait, as it said."
-    )
+    retry_after: Annotated[float, Field(ge=0, le=1e8)] | None = Field(default=None, description="Seconds to wait, as it said.")
 
 
 class FailStep(_Sent):

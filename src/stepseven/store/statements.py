@@ -1006,7 +1006,8 @@ def _people_statements(s: str) -> dict[str, str]:
         "look_at_ladders_of": f"""UPDATE {s}question SET ladder_us = :now
             WHERE status = 'open' AND folded_into IS NULL AND person_id = :person_id""",
         # -- messages
-        "insert_delivery": f"""INSERT INTO {s}delivery (id, question_id, run_no, person_id, purpose, state, next_us, rung, created_us)
+        "insert_delivery": f"""INSERT INTO {s}delivery (id, question_id, run_no, person_id, purpose, state, next_us, rung,
+                created_us)
             VALUES (:id, :question_id, :run_no, :person_id, :purpose, 'pending', :due_us, :rung, :now) ON CONFLICT DO NOTHING""",
         "delivery": f"""SELECT id, question_id, run_no, person_id, channel, purpose, state, tries, next_us, reason, rung,
                 created_us, delivered_us
@@ -1014,7 +1015,8 @@ def _people_statements(s: str) -> dict[str, str]:
         "deliveries_of_question": f"""SELECT id, person_id, purpose, state, rung, created_us, delivered_us, next_us, tries, reason
             FROM {s}delivery WHERE question_id = :question_id AND person_id IS NOT NULL ORDER BY created_us, rung, id""",
         # One message about an incident and person, not one for each of its questions: the first of them tells of all.
-        "told_of_incident": f"""SELECT o.id, o.state, o.next_us FROM {s}delivery AS d JOIN {s}question AS q ON q.id = d.question_id
+        "told_of_incident": f"""SELECT o.id, o.state, o.next_us FROM {s}delivery AS d
+                JOIN {s}question AS q ON q.id = d.question_id
                 JOIN {s}question AS p ON p.incident_id = q.incident_id JOIN {s}delivery AS o ON o.question_id = p.id
             WHERE d.id = :id AND o.person_id = d.person_id AND o.purpose = d.purpose AND o.id <> d.id
               AND o.created_us > d.created_us - CAST(:lately_us AS bigint)
@@ -1041,7 +1043,8 @@ def _people_statements(s: str) -> dict[str, str]:
             (SELECT count(*) FROM {s}question AS q WHERE q.status = 'open' AND q.folded_into IS NULL
               AND NOT EXISTS (SELECT 1 FROM {s}delivery AS d WHERE d.question_id = q.id AND d.person_id IS NOT NULL
                   AND (d.state = 'delivered' OR (d.state = 'pending' AND d.reason IS NULL)))) AS nowhere,
-            (SELECT count(*) FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL AND reason IS NOT NULL) AS failing,
+            (SELECT count(*) FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL
+                AND reason IS NOT NULL) AS failing,
             (SELECT count(*) FROM {s}delivery WHERE state = 'pending' AND person_id IS NOT NULL AND reason IS NULL) AS due,
             (SELECT count(*) FROM {s}delivery AS d JOIN {s}question AS q ON q.id = d.question_id
               WHERE d.state = 'dead' AND d.person_id IS NOT NULL AND q.status = 'open') AS dead,
@@ -1293,7 +1296,7 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
         return f"(CAST(:clients AS json) IS NULL OR {column} IN ({d.items.format(':clients')}))"
 
     question = ", ".join(f"q.{c.strip()}" for c in _QUESTION_COLUMNS.split(","))
-    token = "id, hash, name, scopes, clients, person_id, created_us, expires_us, revoked_us, used_us, run_no"
+    columns = "id, hash, name, scopes, clients, person_id, created_us, expires_us, revoked_us, used_us, run_no"
     return {
         "run_in_sight": f"""SELECT {_RUN_COLUMNS}, token_id FROM {s}run WHERE id = :id AND {seen("client_id")}""",
         "runs_in_sight": f"""SELECT r.no, r.id AS run_id, r.client_id, r.workflow, r.status, r.waiting_for,
@@ -1319,8 +1322,8 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
             WHERE no = :run_no AND token_id IS NULL AND executions <= 1 AND created_us = updated_us""",
         "run_pulse": f"""SELECT r.status, r.waiting_for, r.reason, r.next_step, r.wake_us, r.updated_us, r.ended_us,
                 r.open_questions AS open_questions_count FROM {s}run AS r WHERE r.no = :run_no""",
-        "steps_after": f"""SELECT id, branch, name, key, generation, state, effect, summary, approach, why, usd, tokens, started_us,
-                ended_us FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :limit""",
+        "steps_after": f"""SELECT id, branch, name, key, generation, state, effect, summary, approach, why, usd, tokens,
+                started_us, ended_us FROM {s}step WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :limit""",
         "know_workflow": f"INSERT INTO {s}workflow (name, since_us) VALUES (:name, :now) ON CONFLICT DO NOTHING",
         # Who never had a worker may still have run it: the newest runs tell.
         "workflow_known": f"""SELECT CASE WHEN EXISTS (SELECT 1 FROM {s}workflow WHERE name = :name) OR EXISTS (SELECT 1 FROM (
@@ -1328,8 +1331,8 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
               WHERE newest.workflow = :name AND newest.external = 0) THEN 1 ELSE 0 END AS known""",
         "insert_token": f"""INSERT INTO {s}token (id, hash, name, scopes, clients, person_id, created_us, expires_us)
             VALUES (:id, :hash, :name, :scopes, :clients, :person_id, :now, :expires_us)""",
-        "token": f"SELECT {token} FROM {s}token WHERE id = :id",
-        "tokens": f"SELECT {token} FROM {s}token ORDER BY created_us, id",
+        "token": f"SELECT {columns} FROM {s}token WHERE id = :id",
+        "tokens": f"SELECT {columns} FROM {s}token ORDER BY created_us, id",
         "revoke_token": f"UPDATE {s}token SET revoked_us = :now WHERE id = :id AND revoked_us IS NULL",
         # Once: of two that come with it, one signs in.
         "use_token": f"""UPDATE {s}token SET used_us = :now WHERE id = :id AND used_us IS NULL AND revoked_us IS NULL
@@ -1360,8 +1363,8 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
         "open_count_in_sight": f"""SELECT count(*) AS n FROM {s}question
             WHERE status = 'open' AND folded_into IS NULL AND {seen("client_id")}""",
         # Those that expire first, then the oldest.
-        "inbox_in_sight": f"""SELECT q.id, q.client_id, q.kind, q.step, substr(q.text, 1, 240) AS text, q.created_us, q.deadline_us,
-                q.incident_id, r.id AS run_id, r.workflow
+        "inbox_in_sight": f"""SELECT q.id, q.client_id, q.kind, q.step, substr(q.text, 1, 240) AS text, q.created_us,
+                q.deadline_us, q.incident_id, r.id AS run_id, r.workflow
             FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
             WHERE q.status = 'open' AND q.folded_into IS NULL AND {seen("q.client_id")}
               AND (CAST(:client_id AS text) IS NULL OR q.client_id = :client_id)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepseven._dataclass import dataclass
-from stepseven.decide import escalate, policy
+from stepseven.decide import escalate, incident, policy
 from stepseven.decide.escalate import Alternative, Draft
 from stepseven.decide.external import Begin
 from stepseven.keys import fitting, wire_key
@@ -613,9 +613,14 @@ def ask_failure(tx: Tx, call: Call, made: Made, now_us: int) -> Told:
         nothing_changed=unchanged, needs=None, ask=last.get("ask"), result_type=None, looks=False,
         usd=b.uusd / 1e6 if b.uusd else None, seconds=None,
     )  # fmt: skip
+    newest = rows[-1] if rows else None
+    cause = None if newest is None else incident.cause(
+        QuestionKind.FAILURE, workflow=call.held.run["workflow"], step=b.step, signature=newest["signature"],
+        resource=newest["resource"], passing=newest["kind"] == FailureKind.RETRYABLE,
+    )  # fmt: skip
     return ask(
-        tx, call, QuestionKind.FAILURE, draft, made, now_us, about=None if b.writes else call.digest,
-        signature=rows[-1]["signature"] if rows else None, attempts=len(call.failed()),
+        tx, call, QuestionKind.FAILURE, draft, made, now_us, about=None if b.writes else call.digest, cause=cause,
+        signature=None if newest is None else newest["signature"], attempts=len(call.failed()),
     )  # fmt: skip
 
 
@@ -683,7 +688,10 @@ def _limit(
         return _ask_pending(pending)
     state = external.situation(tx, call.held.run, call.begin.step)
     draft = escalate.limit(state, what=what, ceiling=ceiling, used=used, next_step=call.begin.step, next_cost=needs or None)
-    asking = Asking(id=made.new_id("q"), branch="", key=what, n=len(asked) + 1, kind=QuestionKind.LIMIT, draft=draft)
+    cause = incident.cause(QuestionKind.LIMIT, workflow=call.held.run["workflow"], step=what, signature=None, resource=None)
+    asking = Asking(
+        id=made.new_id("q"), branch="", key=what, n=len(asked) + 1, kind=QuestionKind.LIMIT, draft=draft, cause=cause,
+    )  # fmt: skip
     return _ask_pending(questions.ask(tx, call.held.hold, asking, now_us))
 
 
