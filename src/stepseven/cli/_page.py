@@ -15,8 +15,9 @@ from stepseven.cli import _recoveries
 from stepseven.cli._common import clean, command
 from stepseven.cli._read import RunView
 from stepseven.cli._told import words as too_late
-from stepseven.cli._words import age, clock, headline, mark, raised_usd, short_json, standing
+from stepseven.cli._words import age, clock, headline, mark, short_json, standing
 from stepseven.decide import _phrases as say
+from stepseven.decide._card import raised_usd
 from stepseven.decide.plan import UNKNOWN
 from stepseven.model import INTERNAL, EffectState
 from stepseven.store.base import Row

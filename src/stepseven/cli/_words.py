@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from stepseven.cli._common import clean, command, now_us, width
 from stepseven.decide import _phrases as say
+from stepseven.decide._card import limit_of, raised_usd
 from stepseven.decide.escalate import Meanwhile, render
 from stepseven.model import INTERNAL, Question, QuestionKind, QuestionStatus
 
@@ -122,18 +122,6 @@ def _meanwhile(question: Question, found: RunView) -> Meanwhile | None:
     return Meanwhile(spent_usd=found.usd, limit_usd=raised_usd(found.questions), done=done)
 
 
-def raised_usd(questions: Iterable[Question]) -> float | None:
-    """What people raised a run's limit in dollars to; ``None``: nobody did."""
-    answers = [q.answer for q in questions if q.kind is QuestionKind.LIMIT and _limit_of(q).get("what") == "usd"]
-    given = [say.number(a.get("usd")) for a in answers if isinstance(a, dict) and a.get("choice") == "raise"]
-    return max((usd for usd in given if usd is not None), default=None)
-
-
-def _limit_of(question: Question) -> Mapping[str, Any]:
-    told = question.context.get("limit") if isinstance(question.context, dict) else None
-    return told if isinstance(told, dict) else {}
-
-
 def _example(question: Question) -> str:
     """The choice that is shown as the example: the recommended one, else the first."""
     if not question.options:
@@ -145,7 +133,7 @@ def _example(question: Question) -> str:
 
 def _need(question: Question, choice: str) -> tuple[str, str]:
     """What a choice needs besides its name; a limit in the unit that was reached."""
-    if choice == "raise" and (limit := _limit_of(question)):
+    if choice == "raise" and (limit := limit_of(question)):
         what = str(limit.get("what"))
         return (f"--{what}" if what in ("tokens", "steps", "seconds") else "--usd", "N")
     return NEEDS[choice]

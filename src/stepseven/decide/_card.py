@@ -6,6 +6,8 @@ What a person has to trust is apart: ``exactly`` and ``record`` are values of th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from stepseven._dataclass import dataclass
 from stepseven.decide import _phrases as say
@@ -144,3 +146,16 @@ def _foot(question: Question, now_us: int) -> tuple[str, ...]:
         left = (question.deadline_us - now_us) / 1e6
         parts.append(f"due in {say.duration(left)}" if left > 0 else f"due {say.duration(-left)} ago")
     return tuple(parts)
+
+
+def raised_usd(questions: Iterable[Question]) -> float | None:
+    """What people raised a run's limit in dollars to; ``None``: nobody did."""
+    answers = [q.answer for q in questions if q.kind is QuestionKind.LIMIT and limit_of(q).get("what") == "usd"]
+    given = [say.number(a.get("usd")) for a in answers if isinstance(a, dict) and a.get("choice") == "raise"]
+    return max((usd for usd in given if usd is not None), default=None)
+
+
+def limit_of(question: Question) -> Mapping[str, Any]:
+    """What a question about a limit says of it: ``what``, ``ceiling``, ``used``; nothing, where it is none."""
+    told = question.context.get("limit") if isinstance(question.context, dict) else None
+    return told if isinstance(told, dict) else {}

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from stepseven.decide import _phrases as say
-from stepseven.decide._card import card
+from stepseven.decide._card import card, raised_usd
 from stepseven.decide._sheet import Meanwhile
 from stepseven.errors import AlreadyAnswered, InvalidAnswer, QuestionExpired
 from stepseven.model import QuestionStatus
@@ -100,7 +100,8 @@ async def one_of(desk: Desk, question_id: str) -> dict[str, Any]:
         if question.status is not QuestionStatus.OPEN:
             return None, too_late
         uusd, _ = family.spend(tx, row["run_no"])
-        return Meanwhile(spent_usd=uusd / 1e6), too_late
+        asked = [question_of(q, row["run_id"]) for q in tx.all(tx.sql.questions_of_run, {"run_no": row["run_no"]})]
+        return Meanwhile(spent_usd=uusd / 1e6, limit_usd=raised_usd(asked)), too_late
 
     meanwhile, objections = await desk.layer.store.read(unit)
     context = json.loads(row["context"])

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from stepseven.decide import _phrases as say
+from stepseven.decide._card import raised_usd
 from stepseven.errors import StepsevenError
 from stepseven.model import RunStatus
 from stepseven.runtime import choosing
@@ -65,8 +66,14 @@ async def _run(request: Request, run_id: str, *, sentence: str = "", status: int
         line=timeline.line(found, desk.now_us()), steps=_steps(found), tried=_tried(found), facts=_facts(found), plan=plan,
         sentence=sentence, inputs=_shown(json.loads(found.row["inputs"])), value=_shown(found.value), ended=found.status.ended,
         answered=next((q for q in found.questions if q.id == answered), None),
-        limit=next((q.context.get("run", {}).get("limit_usd") for q in reversed(found.questions) if q.context.get("run")), None),
+        limit=_limit(found),
     )  # fmt: skip
+
+
+def _limit(found: RunView) -> float | None:
+    """The run's limit in dollars, as a person raised it or as its questions tell it."""
+    told = next((q.context["run"].get("limit_usd") for q in reversed(found.questions) if q.context.get("run")), None)
+    return raised_usd(found.questions) or told
 
 
 def _steps(found: RunView) -> list[dict[str, Any]]:
