@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from stepseven.server import errands
+from stepseven.transitions import external
 from tests.http.desk import Api, api
 from tests.runs.outside import Mood
 from tests.runs.outside import Outside as World
@@ -120,6 +121,8 @@ async def test_a_resume_gives_a_token_to_whoever_goes_on(here: Api, agent: httpx
         made = await agent.post("/v1/runs", json={"workflow": "w", "client_id": "acme", "run_id": "ext-2"})
         assert made.status_code == 201
         assert (await new.get("/v1/runs/ext-2")).status_code == 404
+        assert (await new.get("/v1/runs")).status_code == 403
+        assert (await new.post("/v1/runs", json={"workflow": "w", "client_id": "acme"})).status_code == 403
 
 
 async def test_a_token_does_not_decide_about_what_it_executes(here: Api) -> None:
@@ -134,6 +137,37 @@ async def test_a_token_does_not_decide_about_what_it_executes(here: Api) -> None
             assert (await ann.post(url, json={"value": {"choice": "approve", "inputs": {"amount": 5}}})).status_code == 200
         told = await post(agent, "pay/begin", {"effect": "irreversible", "inputs": {"amount": 9}})
         assert (told["do"], told["inputs"]) == ("run", {"amount": 5})
+
+
+async def test_who_asked_for_the_executor_approves_nothing_of_it(here: Api, agent: httpx.AsyncClient) -> None:
+    """A token that resumed a run, and so may report in it, does not approve what it proposes; its reply holds no token."""
+    async with await here.having("operate", "answer", "report", "read", name="ops") as ops:
+        for _ in range(2):
+            resumed = await ops.post("/v1/runs/ext-1/resume", headers={"Idempotency-Key": "r-1"})
+        assert resumed.json()["executor_token"] is None, "it was told once"
+        assert "s7_" not in str(await here.layer.store.read(lambda tx: tx.one(tx.sql.reply, {"token_id": "", "key": "r-1"})))
+        told = await post(ops, "pay/begin", {"effect": "irreversible", "inputs": {"amount": 9}})
+        answer = await ops.post(f"/v1/questions/{told['question']['id']}/answer", json={"value": "approve"})
+        assert answer.status_code == 403, answer.text
+
+
+async def test_time_that_was_told_stays(agent: httpx.AsyncClient) -> None:
+    """Who comes back at ``retry_at`` is not told another time."""
+    told = await post(agent, "fetch/begin")
+    failed = await post(agent, "fetch/fail", {"attempt_token": told["attempt_token"], "error": BOOM})
+    again = [(await post(agent, "fetch/begin")) for _ in range(3)]
+    assert {one["retry_at"] for one in again if one["do"] == "wait"} <= {failed["retry_at"]}
+
+
+async def test_a_question_over_http_expires_without_a_worker(here: Api, agent: httpx.AsyncClient) -> None:
+    """Nobody executes the run here: the server closes what nobody answered in time."""
+    now_us = here.layer.services.edge.now_us()
+    body = {"text": "Go?", "options": ["yes", "no"], "deadline_us": now_us + 300_000}
+    asked = (await agent.post("/v1/runs/ext-1/questions", json=body)).json()
+    await asyncio.sleep(0.4)
+    later = here.layer.services.edge.now_us()
+    await here.layer.store.write(lambda tx: external.sweep(tx, later), durable=True, client=None)
+    assert (await agent.get(f"/v1/questions/{asked['id']}")).json()["status"] == "expired"
 
 
 async def test_a_probe_settles_what_nobody_reported(agent: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +240,10 @@ async def test_put_needs_no_begin(agent: httpx.AsyncClient) -> None:
     answer = await agent.put("/v1/runs/ext-1/steps/fetch", json={"artifact": [1, 2], "summary": "by hand"})
     assert answer.status_code == 200, answer.text
     assert (await post(agent, "fetch/begin", {"inputs": {"x": 1}}))["artifact"] == [1, 2]
+    answer = await agent.put("/v1/runs/ext-1/steps/other", json={"artifact": "a", "effect": "write", "inputs": {"n": 1}})
+    assert answer.status_code == 200
+    answer = await agent.put("/v1/runs/ext-1/steps/other", json={"artifact": "b", "effect": "write"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_begun")
     answer = await agent.put("/v1/runs/ext-1/steps/send", json={"artifact": "m", "effect": "write"})
     assert answer.json()["run_status"] == "done"
     assert json.loads((await agent.get("/v1/runs/ext-1")).text)["value"] == "m"

@@ -158,7 +158,7 @@ async def test_an_approval_shows_the_exact_values_and_takes_edits(here: Api) -> 
     "fields, words",
     [
         ({"choice": "value"}, "give the value"),
-        ({"choice": "wait", "until": "fact"}, "wait"),
+        ({"choice": "wait", "until": "fact"}, "say which fact"),
         ({"choice": "nonsense"}, "is not one of"),
         ({}, "is not one of"),
         ({"choice": "wait", "until": "time", "time": "yesterday-ish"}, "neither a time"),

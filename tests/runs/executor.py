@@ -46,7 +46,7 @@ class Outside:
         """A fresh token, and what else comes from the edge."""
         self.tokens += 1
         token = f"{self.run_id}-{id(self)}-{self.tokens}"
-        return token, Made(new_id=self.layer.services.edge.new_id, token_hash=digest(token), chance=0.5)
+        return token, Made(new_id=self.layer.services.edge.new_id, token_hash=digest(token))
 
     async def begin(
         self, step: str, *, key: str | None = None, inputs: Any = None, effect: str = "read", looked: Looked | None = None,

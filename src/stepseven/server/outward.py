@@ -49,11 +49,12 @@ def checked(url: str, name: str) -> str:
     try:
         elsewhere.Kept(url)
     except ValueError as wrong:
-        raise InvalidArgument(name, elsewhere.shown(url), str(wrong)) from wrong
+        raise InvalidArgument(name, "…", str(wrong).replace("of a reference ", "")) from wrong
     if free_text(url, MOST_URL) != url:
         raise InvalidArgument(name, "…", "it holds a credential: what answers there must not need one in its address")
     if not elsewhere.allowed(url, allow_list()):
-        why = f"{elsewhere.host_of(url)} is not on the server's allow-list: name it in STEPSEVEN_ALLOW where `serve` runs"
+        plain = "http://" if scheme == "http" else ""  # a bare name means https
+        why = f"it is not on the server's allow-list: name {plain}{elsewhere.host_of(url)} in STEPSEVEN_ALLOW where `serve` runs"
         raise InvalidArgument(name, elsewhere.shown(url), why)
     return url
 

@@ -25,6 +25,7 @@ KEPT_US = 24 * 3600 * 1_000_000  #: for so long the answer is kept
 STALE_US = 60_000_000  #: a request that has no answer by then has died
 MOST_KEY = 200  #: characters
 _LOOKS, _LOOK_S = 40, 0.1  # how often, and in what distance, a second request looks whether the first is done
+_SECRETS = frozenset({"token", "executor_token"})
 _NOT_KEPT = frozenset({401, 403, 408, 415, 429})
 
 
@@ -83,7 +84,9 @@ async def once(
         return response
     body = bytes(response.body).decode()
     if secret and response.status_code < 300:  # noqa: PLR2004 - HTTP's
-        body = json.dumps({**json.loads(body), "token": None}, ensure_ascii=False)
+        body = json.dumps(
+            {name: None if name in _SECRETS else value for name, value in json.loads(body).items()}, ensure_ascii=False
+        )
     done = {**keys, "status": response.status_code, "body": body, "client_id": whose()}
     await layer.store.write(lambda tx: tx.run(tx.sql.finish_reply, done), durable=True, client=None)
     return response

@@ -117,6 +117,8 @@ async def _answer(request: _Json, inner: Handler, scopes: tuple[str, ...], *, se
     who = await server.auth.who(request)
     if not who.may(*scopes):
         raise Problem(403, "forbidden", f"this needs a token with the scope {' or '.join(scopes)}", scopes=list(scopes))
+    if who.run_no is not None and "run_id" not in request.path_params:
+        raise Problem(403, "one_run", "this token executes one run, and may ask about nothing else")
     desk = request.state.desk = Desk(server=server, who=who)
     body = b""
     if request.method in _CHANGES:

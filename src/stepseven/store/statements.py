@@ -312,6 +312,7 @@ class Statements:
     end_callback: str
     put_off_callback: str
     drop_callback: str
+    overdue_outside: str
     # pages
     open_count_in_sight: str
     inbox_in_sight: str
@@ -1285,6 +1286,8 @@ def _external_statements(s: str) -> dict[str, str]:
                 delivered_us = :delivered_us
             WHERE id = :id AND state = 'pending'""",
         "put_off_callback": f"UPDATE {s}delivery SET next_us = :until_us, reason = :reason WHERE id = :id AND state = 'pending'",
+        "overdue_outside": f"""SELECT q.id, r.id AS run_id FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no
+            WHERE q.status = 'open' AND q.deadline_us <= :now AND r.external = 1 AND r.ended_us IS NULL LIMIT :limit""",
         "drop_callback": f"UPDATE {s}question SET callback = NULL WHERE id = :id",
     }
 
@@ -1305,7 +1308,8 @@ def _desk_statements(s: str, d: Dialect) -> dict[str, str]:
               AND (CAST(:workflow AS text) IS NULL OR r.workflow = :workflow)
               AND (CAST(:status AS text) IS NULL OR r.status = :status) AND {seen("r.client_id")}
               AND r.no < :before ORDER BY r.no DESC LIMIT :limit""",
-        "question_in_sight": f"""SELECT {question}, r.id AS run_id, r.status AS run_status, r.external, r.token_id
+        "question_in_sight": f"""SELECT {question}, r.id AS run_id, r.status AS run_status, r.external, r.token_id,
+                (SELECT t.parent_id FROM {s}token AS t WHERE t.id = r.token_id) AS executor_parent
             FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no WHERE q.id = :id AND {seen("q.client_id")}""",
         "questions_in_sight": f"""SELECT {question}, r.id AS run_id, r.status AS run_status
             FROM {s}question AS q JOIN {s}run AS r ON r.no = q.run_no

@@ -10,6 +10,7 @@ Longer than other files: the order in which a step's rows are looked at is one p
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,6 @@ class Made:
 
     new_id: Callable[[str], str]
     token_hash: str
-    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +369,7 @@ def _ask_whether(  # noqa: PLR0913, PLR0917 - what has to be said
 def _next(
     tx: Tx, call: Call, made: Made, now_us: int, limits: Limits | None, promise: Claim | None
 ) -> Told:  # fmt: skip
-    move = move_for(call, now_us, made.chance)
+    move = move_for(call, now_us)
     if isinstance(move, policy.Wait):
         return _ask_pending(next(q for q in call.asked if q["id"] == move.question_id))
     if isinstance(move, policy.Ask):
@@ -403,14 +403,20 @@ def _fact_known(tx: Tx, call: Call, name: str, now_us: int) -> bool:
     return row is not None and (row["valid_until_us"] is None or row["valid_until_us"] > now_us)
 
 
-def move_for(call: Call, now_us: int, chance: float) -> policy.Move:
+def _chance(call: Call) -> float:
+    """Chance for this call and its next try: the same whenever it is asked, so that a time that was told stays."""
+    name = f"{call.held.hold.run_id}/{call.where}/{len(call.tries)}"
+    return zlib.crc32(name.encode("utf-8", "surrogatepass")) / 2**32
+
+
+def move_for(call: Call, now_us: int) -> policy.Move:
     """What to do next about a call, from its tries and the answers people gave."""
     past = past_of(call)
     about = [q for q in call.asked if q["kind"] in ("failure", "required") or
              (q["kind"] == "unknown_outcome" and q["status"] == "answered")]  # fmt: skip
     asked = tuple(_asked(q) for q in sorted(about, key=lambda q: (q["attempts"], q["created_us"], q["n"])))
     trouble = policy.Trouble(past=past, asked=asked, ways=call.begin.ways, attempts=call.begin.attempts, now_us=now_us)
-    return policy.next_move(trouble, chance=chance) if past or asked else policy.Try(number=1)
+    return policy.next_move(trouble, chance=_chance(call)) if past or asked else policy.Try(number=1)
 
 
 def past_of(call: Call) -> tuple[policy.Past, ...]:

@@ -16,7 +16,7 @@ from stepseven.errors import RunConflict, Superseded
 from stepseven.model import FailureKind, RunStatus, WaitingFor
 from stepseven.store.base import Row, Tx
 from stepseven.store.codec import free_text
-from stepseven.transitions import runs
+from stepseven.transitions import questions, runs
 from stepseven.transitions.runs import Admission, Ending
 from stepseven.transitions.state import Hold, steps_range
 from stepseven.transitions.tokens import Secret
@@ -48,6 +48,8 @@ def admit(tx: Tx, a: Admission, steps: Sequence[str], now_us: int) -> tuple[Row,
     if before is not None and not run["external"]:
         raise RunConflict(a.run_id, "a workflow that workers execute")
     names = list(dict.fromkeys(steps))
+    if before is not None and names and names != _announced(run) and run["pruned_us"] is None:
+        raise RunConflict(a.run_id, "other steps")
     if before is None:
         tx.run(
             tx.sql.begin_external,
@@ -200,11 +202,15 @@ def _ended_if_settled(tx: Tx, held: Held, run: Row, now_us: int) -> Row:
 
 
 def sweep(tx: Tx, now_us: int, *, most: int = 200) -> int:
-    """Say of runs whose executors fell silent that they wait, so that somebody sees it.
+    """Say of runs whose executors fell silent that they wait, so that somebody sees it; close questions whose time is over.
 
     Returns:
         How many were looked at; as many as *most*: there may be more.
     """
+    for row in tx.all(tx.sql.overdue_outside, {"now": now_us, "limit": most}):
+        held = hold(tx, runs.known(tx, row["run_id"]), now_us)
+        questions.expire(tx, held.hold, row["id"], now_us)
+        turn(tx, held, now_us)
     late = {row["run_id"] for row in tx.all(tx.sql.late_tickets, {"now": now_us, "limit": most})}
     for run_id in sorted(late):
         run = runs.known(tx, run_id)

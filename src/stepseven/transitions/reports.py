@@ -188,7 +188,8 @@ def put(tx: Tx, run: Row, b: Begin, result: Result, made: Made, now_us: int) -> 
         return Kept(run=run, artifact=text, again=True)
     held = external.hold(tx, run, now_us)
     call = begins.call_of(tx, held, b)
-    if call.record is not None and call.record["state"] == "done" and call.record["inputs"] in (None, call.digest):
+    done = call.record is not None and call.record["state"] == "done"
+    if call.record is not None and done and (b.writes or b.inputs is None or call.record["inputs"] in (None, call.digest)):
         kept = begins.result_of(tx, call.record)
         if kept == text:
             return Kept(run=run, artifact=kept, again=True)
@@ -316,7 +317,7 @@ def _after(tx: Tx, call: Call, made: Made, now_us: int) -> Told:
             return asked
     elif doubtful is not None:
         return Told(do="run", reason="it is looked whether it is there", retry_at_us=now_us, attempt=len(call.failed()) + 1)
-    move = begins.move_for(call, now_us, made.chance)
+    move = begins.move_for(call, now_us)
     if isinstance(move, policy.Try):
         return Told(do="run", retry_at_us=max(now_us, move.not_before_us), approach=move.approach or policy.AS_WRITTEN,
                     attempt=move.number, narrow=move.narrow, failures=tuple(call.failed()))  # fmt: skip

@@ -84,7 +84,8 @@ def refuse_own(who: Who, row: Row) -> None:
     """
     if row["kind"] not in NOT_ITS_OWN or who.token_id is None:
         return
-    mine = who.token_id == row["token_id"] or (who.run_no is not None and who.run_no == row["run_no"])
+    executes = (row["token_id"], row["executor_parent"])  # since a resume: a token of its own, and whoever asked for that
+    mine = who.token_id in executes or (who.run_no is not None and who.run_no == row["run_no"])
     if mine and (row["external"] or Scope.REPORT in who.scopes):
         why = f"this token executes the run, so somebody else answers its {row['kind']}: sign in, or use another token"
         raise Problem(403, "own_run", why)

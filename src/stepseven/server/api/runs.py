@@ -185,7 +185,7 @@ async def why(run_id: str, here: Here) -> Response:
     return told({"run_id": run_id, "why": await here.layer.why(run_id)})
 
 
-@api.post("/runs/{run_id}/resume", operation_id="resume_run", openapi_extra=needs(Scope.OPERATE), responses=_RUN)
+@api.post("/runs/{run_id}/resume", operation_id="resume_run", openapi_extra=needs(Scope.OPERATE, secret=True), responses=_RUN)
 async def resume(run_id: str, here: Here, body: shapes.Resume | None = None) -> Response:
     """Let a run go on: it is made ready, and a worker takes it as a recovery. What is chosen is on record before that.
 

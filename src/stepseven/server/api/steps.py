@@ -71,7 +71,7 @@ async def begin(run_id: str, step: Step, here: Here, body: shapes.BeginStep | No
 
 def _beginning(here: Desk, asked: Begin, token: str, looked: Looked | None) -> Callable[[Tx, Row], Told]:
     edge, now_us = here.layer.services.edge, here.now_us()
-    made = Made(new_id=edge.new_id, token_hash=digest(token), chance=edge.chance())
+    made = Made(new_id=edge.new_id, token_hash=digest(token))
 
     def unit(tx: Tx, run: Row) -> Told:
         return begins.begin(tx, run, asked, made=made, now_us=now_us, limits=here.layer.services.limits, looked=looked)
@@ -203,7 +203,7 @@ async def put(run_id: str, step: Step, here: Here, body: shapes.PutStep | None =
         inputs=None if sent.inputs is None else canonical(sent.inputs, "inputs"),
     )  # fmt: skip
     edge, now_us = here.layer.services.edge, here.now_us()
-    made = Made(new_id=edge.new_id, token_hash=digest(edge.new_id("at")), chance=edge.chance())
+    made = Made(new_id=edge.new_id, token_hash=digest(edge.new_id("at")))
     kept = await _write(here, run, lambda tx, now: reports.put(tx, now, asked, _result(sent), made, now_us))
     return told(_reported(kept, step))
 
@@ -220,7 +220,7 @@ async def fail(run_id: str, step: Step, here: Here, body: shapes.FailStep) -> Re
     run = await sight.run(here, run_id)
     _reports(run)
     edge, now_us = here.layer.services.edge, here.now_us()
-    made = Made(new_id=edge.new_id, token_hash=digest(edge.new_id("at")), chance=edge.chance())
+    made = Made(new_id=edge.new_id, token_hash=digest(edge.new_id("at")))
     error = Reported(
         message=body.error.message, type=body.error.type, status=body.error.status, retry_after_s=body.error.retry_after,
         kind=body.kind, not_done=body.not_done,

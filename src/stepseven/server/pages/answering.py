@@ -54,9 +54,11 @@ def typed(row: Row, text: str) -> Any:
 
 
 def _wait(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
-    until = fields.get("until", "").strip()
-    if until == "fact" or (not until and fields.get("fact", "").strip()):
-        return {"choice": choice, "fact": fields.get("fact", "").strip()}
+    until, fact = fields.get("until", "").strip(), fields.get("fact", "").strip()
+    if fact:  # it was written: whatever the list beside it says
+        return {"choice": choice, "fact": fact}
+    if until == "fact":
+        raise InvalidAnswer(row["id"], "say which fact it waits for")
     if until in _HOURS:
         moment = datetime.fromtimestamp(now_us / 1e6, UTC) + timedelta(hours=_HOURS[until])
         return {"choice": choice, "until": moment.isoformat()}
@@ -78,7 +80,9 @@ def _value(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any
 def _receipt(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
     del now_us
     text = fields.get(f"receipt-{choice}", fields.get("receipt", ""))
-    return {"choice": choice, "receipt": typed(row, text) if text.strip() else None}
+    if not text.strip():
+        raise InvalidAnswer(row["id"], "give the receipt, its number or link; if there is none, write null")
+    return {"choice": choice, "receipt": typed(row, text)}
 
 
 def _raise(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
@@ -133,7 +137,7 @@ def _parsed(row: Row, name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidAnswer(row["id"], f"{name}: this cannot be read as JSON ({error})") from error
+        raise InvalidAnswer(row["id"], f"{name}: this is not of its form: write a number, true, false, or JSON") from error
 
 
 def _map(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:

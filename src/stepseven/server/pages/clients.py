@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from starlette.requests import Request
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from stepseven.decide import _phrases as say
 from stepseven.server import sight
-from stepseven.server.pages.frame import page, router
+from stepseven.server.pages.frame import page, router, said_of
 from stepseven.server.pages.runs import _shown
 from stepseven.server.problems import not_found
 from stepseven.server.routes import Desk
@@ -55,7 +56,8 @@ async def one(request: Request, client_id: str) -> Response:
         older.setdefault(version["key"], []).append(version)
     runs = await sight.runs_page(desk, limit=30, cursor=None, client_id=client_id, workflow=None, status=None)
     return await page(
-        request, "client.html", here="clients", title=say.who(client_id), row=row, runs=runs, decided=decided,
+        request, "client.html", here="clients", title=say.who(client_id), row=row, runs=runs,
+        decided=[{**dict(q), "said": said_of(json.loads(q["answer"]))} for q in decided],
         paused=pause_words(row) if row["status"] == "paused" else None,
         facts=[{"fact": fact, "shown": _shown(fact.value), "older": older.get(fact.key, [])[:-1][-20:]} for fact in facts],
     )  # fmt: skip

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stepseven import __version__
 from stepseven.decide import _phrases as say
-from stepseven.errors import Superseded
+from stepseven.errors import Superseded, readable
 from stepseven.server.auth import FORM
 from stepseven.server.problems import Problem, invalid, problem_of
 from stepseven.server.routes import Desk, server_of
@@ -54,6 +54,10 @@ class PageRoute(APIRoute):
                 problem = problem_of(error)
                 if problem.status == _UNAUTHORISED and request.method in ("GET", "HEAD"):
                     return RedirectResponse("/sign-in", 303)
+                if problem.status == _UNAUTHORISED:
+                    problem = Problem(
+                        _UNAUTHORISED, "unauthorized", "you are signed out: sign in again, then go back and press once more"
+                    )
                 return wrong(request, problem)
 
         return handler
@@ -137,7 +141,9 @@ def environment() -> Environment:
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters.update(ago=ago, when=when, money=money, who=say.who, words=say.humanise, duration=duration, state=state)
+    made.filters.update(
+        ago=ago, when=when, money=money, who=say.who, words=say.humanise, duration=duration, state=state, answer=said_of
+    )
     return made
 
 
@@ -166,6 +172,15 @@ def ago(us: int | None, now_us: int) -> str:
 def duration(seconds: float) -> str:
     """A length of time; what took less than a second in milliseconds."""
     return f"{max(1, round(seconds * 1000))} ms" if seconds < 0.95 else say.duration(seconds)  # noqa: PLR2004 - would be 1 s
+
+
+def said_of(answer: Any) -> str:
+    """An answer in a few words."""
+    told = readable(answer)
+    if isinstance(told, dict) and isinstance(told.get("choice"), str):
+        more = ", ".join(f"{name} {say.shown(value)}" for name, value in told.items() if name != "choice")
+        return f"{told['choice']} ({more})" if more else str(told["choice"])
+    return say.shown(told)
 
 
 def when(us: int | None) -> str:

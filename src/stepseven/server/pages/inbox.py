@@ -57,7 +57,7 @@ async def _inbox(request: Request, wanted: str | None, *, sentence: str = "", st
     one = await one_of(desk, chosen) if chosen is not None else None
     return await page(
         request, "inbox.html", here="inbox", status=status, title="Inbox", groups=groups, more=len(rows) >= MOST, week=week,
-        one=one, wanted=wanted is not None, client=client, sentence=sentence, filled=filled or {}, action="",
+        one=one, wanted=wanted is not None, client=client, sentence=sentence, filled=filled or {}, action="", sign_in="",
     )  # fmt: skip
 
 
@@ -155,6 +155,7 @@ async def answer_incident(request: Request, incident_id: str) -> Response:
     fields = await form(request, Scope.ANSWER)
     clients = None if desk.who.clients is None else set(desk.who.clients)
     choice = fields.get("choice", "")
-    said: Any = {"choice": "wait", "until": "answers"} if choice == "wait" else choice
+    waits = {"wait": {"choice": "wait", "until": "answers"}, "wait-1h": {"choice": "wait", "until": 3600}}
+    said: Any = waits.get(choice, choice)
     done = await desk.layer.answer_incident(incident_id, said, by=desk.who.name, note=fields.get("note") or None, clients=clients)
-    return await page(request, "answered.html", here="inbox", title="Answered", done=done)
+    return await page(request, "answered.html", here="inbox", title="Answered", done=done, stopped=choice == "stop")

@@ -15,7 +15,6 @@ from stepseven.model import RunStatus
 from stepseven.runtime import choosing
 from stepseven.runtime.requeue import requeue
 from stepseven.server import sight
-from stepseven.server.api.runs import resume_outside
 from stepseven.server.documents import RunView, view
 from stepseven.server.pages import timeline
 from stepseven.server.pages.frame import form, page, router
@@ -128,11 +127,12 @@ async def resume(request: Request, run_id: str) -> Response:
     await form(request, Scope.OPERATE)
     row = await sight.run(desk, run_id)
     try:
-        if row["external"]:
-            await resume_outside(desk, row, chosen=False)
-        else:
-            nothing = choosing.wanted(run_id, approach={}, skip={}, rerun=[], drift=None, by=desk.who.name)
-            await requeue(desk.layer.services, row, nothing)
+        if row["external"]:  # who goes on needs a token, and a page has nobody to give it to
+            raise Problem(
+                409, "conflict", f"run {run_id} is executed elsewhere: its program goes on by itself, or resumes it over HTTP"
+            )
+        nothing = choosing.wanted(run_id, approach={}, skip={}, rerun=[], drift=None, by=desk.who.name)
+        await requeue(desk.layer.services, row, nothing)
     except StepsevenError as error:
         return await _run(request, run_id, sentence=str(error), status=409)
     return RedirectResponse(f"/runs/{run_id}", 303)
