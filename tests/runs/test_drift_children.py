@@ -168,7 +168,7 @@ async def test_one_that_did_something_outside_is_not_done_again(tmp_path: Path) 
         plan = flat(await layer.plan("r"))
         question = the_question(await layer.resume("r"))
         (run_id,) = await started(layer, "delivering")
-        words = f"run {run_id} of delivering (done, and not done again: it did something outside)"
+        words = f"run {run_id} of delivering (done, and not done again without your word: it did something outside)"
         assert f"Built on it: {words}." in flat(question.text)
         assert f"{words} depends on it" in plan, plan
         await layer.answer(question.id, "refresh", by="ann")
@@ -219,3 +219,103 @@ async def test_a_fact_that_nothing_has_read_asks_nobody() -> None:
         layer.client("acme").set("plan", "gold", source="crm")
         await layer.answer(the_question(outcome).id, "yes", by="ann")
         assert [q.text for q in (await layer.resume("r")).questions] == ["Sure?"]
+
+
+# -- started with other inputs --------------------------------------------------------------------------------------------------
+
+LOOKED = {"contact": "ann"}
+
+
+@step
+async def look_for_contact(n: int) -> str:
+    """What may be otherwise the next time."""
+    return LOOKED["contact"]
+
+
+@look_for_contact.verify
+async def still_that_contact(n: int, result: str) -> bool:
+    """Whether it is."""
+    return LOOKED["contact"] == result
+
+
+@workflow
+async def delivering_to(run: Run, contact: str) -> str:
+    """A child that does something outside, with what it is given."""
+    return await deliver_letter(f"Dear {contact},,,,")
+
+
+@workflow
+async def asking_first(run: Run, contact: str) -> str:
+    """The same, but it still waits."""
+    await run.ask(f"To {contact}?", key="to")
+    return await deliver_letter(f"Dear {contact},,,,")
+
+
+@workflow
+async def round_by_fact(run: Run, child: str = "delivering_to") -> list[str]:
+    """Its child is given a fact."""
+    child_of = {"delivering_to": delivering_to, "asking_first": asking_first}[child]
+    return [await run.start(child_of(contact=run.client.get("contact"))), await run.ask("Go on?", key="go on")]
+
+
+@workflow
+async def round_by_look(run: Run) -> list[str]:
+    """Its child is given what a step found."""
+    return [await run.start(delivering_to(contact=await look_for_contact(1))), await run.ask("Go on?", key="go on")]
+
+
+@workflow(on_drift="refresh")
+async def round_by_itself(run: Run) -> list[str]:
+    """Nobody is asked whether it is refreshed."""
+    return [await run.start(delivering_to(contact=run.client.get("contact"))), await run.ask("Go on?", key="go on")]
+
+
+async def moved_while_it_waited(layer: TestLayer, made: Any) -> None:
+    """The run waits with what its child did for Ann; since then it is Ben."""
+    LOOKED["contact"] = "ann"
+    layer.client("acme").set("contact", "ann", source="crm")
+    await layer.run(made, client="acme", run_id="r")
+    layer.clock.advance(LONG)
+    layer.client("acme").set("contact", "ben", source="crm")
+    LOOKED["contact"] = "ben"
+
+
+@pytest.mark.parametrize(
+    "made, chosen",
+    [
+        (round_by_fact(), {"drift": "refresh"}),
+        (round_by_look(), {}),
+        (round_by_look(), {"rerun": ["look_for_contact"]}),
+        (round_by_itself(), {}),
+    ],
+    ids=["fact", "verify", "rerun", "by itself"],
+)
+@pytest.mark.parametrize("answer, delivered", [("same", ["Dear ann"]), ("second", ["Dear ann", "Dear ben"])])
+async def test_other_inputs_after_another_result_are_asked_about(
+    tmp_path: Path, made: Any, chosen: dict[str, Any], answer: str, delivered: list[str]
+) -> None:
+    """A run that acted is not started a second time because a step before it gave something else: a person says which it is."""
+    async with layers(databases.url(tmp_path)) as layer:
+        await moved_while_it_waited(layer, made)
+        plan = await layer.plan("r", **chosen)
+        outcome = await layer.resume("r", **chosen)
+        assert kinds(outcome) == ["ask", "conflict"]
+        (path,) = plan.paths
+        assert path.questions_at_most is None or path.questions_at_most >= len(outcome.questions), plan
+        conflict = next(q for q in outcome.questions if q.kind == "conflict")
+        assert "goes by has changed" in conflict.text
+        assert [who for what, who in RAN if what == "deliver"] == ["Dear ann"]
+        await layer.answer(conflict.id, answer, by="ann")
+        for question in (await layer.resume("r")).questions:
+            await layer.answer(question.id, "yes", by="ann")
+        assert (await layer.resume("r")).status == "done"
+        assert [who for what, who in RAN if what == "deliver"] == delivered
+
+
+async def test_a_child_that_still_waits_is_not_left_for_another(tmp_path: Path) -> None:
+    """One that has not ended is asked about, too, before another one is started beside it."""
+    async with layers(databases.url(tmp_path)) as layer:
+        await moved_while_it_waited(layer, round_by_fact(child="asking_first"))
+        outcome = await layer.resume("r", drift="refresh")
+        assert "conflict" in kinds(outcome)
+        assert len(await started(layer, "asking_first")) == 1

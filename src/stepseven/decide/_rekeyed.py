@@ -70,6 +70,7 @@ def other_run(  # noqa: PLR0913 - each is one thing the person has to know
     first: Mapping[str, Any],
     now: Mapping[str, Any],
     value: Any,
+    code: bool = True,
 ) -> Draft:
     """The code starts a run, and one of that workflow that it started before it has not asked for.
 
@@ -81,11 +82,13 @@ def other_run(  # noqa: PLR0913 - each is one thing the person has to know
         first: its inputs.
         now: those it would be started with now.
         value: what it has returned; ``None``: nothing, or it is not done.
+        code: the code changed; else what a step gave before it.
     """
     ended = status in ("done", "failed", "cancelled")
     gave = say.shown(value) if value is not None else ""
     before = f"the one it started before{f' ({gave})' if gave else ''}"
-    headline = f"The code of {run_name(s)} changed: is the run of “{workflow}” that it starts {before}?"
+    what = f"The code of {run_name(s)} changed" if code else f"What {run_name(s)} goes by has changed"
+    headline = f"{what}: is the run of “{workflow}” that it starts {before}?"
     changes = _changes(dict(first), dict(now))
     arrows = [f"{path} {say.shown(old)} → {say.shown(new)}" for path, old, new in changes]
     differs = f"What differs: {say.listing(arrows, most=5)}." if arrows else "The inputs are the same."

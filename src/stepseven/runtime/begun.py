@@ -1,8 +1,9 @@
-"""Changed code starts a run, and one that it started before stands: is it that? What has acted is not begun again in silence.
+"""A run is to be started, and one that was started before stands: is it that? What has acted is not begun again in silence.
 
 A run that another one starts is known by its workflow, its inputs, and the key and the place of the call. Where one of them is
-another, it is another run, and does its writes anew. A workflow that got another name is asked about before the body begins
-(``codechange``); all else here, when the call is made, and all else of the run's code has had its turn.
+another, because the code changed or what a step before it gave, it is another run, and does its writes anew. A workflow that got
+another name is asked about before the body begins (``codechange``); all else here, when the call is made, and all else of the
+run's code has had its turn.
 """
 
 from __future__ import annotations
@@ -203,6 +204,7 @@ async def _ask(ex: Execution, here: Place, key: str, call: Started, own: Collect
         draft = escalate.other_run(
             asking.situation(ex), workflow=call.workflow.name, run_id=first["id"], status=first["status"],
             first=json.loads(first["inputs"]), now=json.loads(call.inputs), value=json.loads(first["value"] or "null"),
+            code=_twin(first, call) or _other_code(ex, first),
         )  # fmt: skip
         draft.context[_REPLACES] = first["id"]
         name = f"{START}/{key}/{first['id']}"
@@ -227,7 +229,7 @@ async def _find(ex: Execution, here: Place, call: Started, own: Collection[str])
 
     def unit(tx: Tx) -> list[Row]:
         whole = (tx.one(tx.sql.run_by_no, {"no": no}) for no in mine)
-        return [row for row in whole if row is not None and _may_be(ex, call, row, tx)]
+        return [row for row in whole if row is not None and _may_be(ex, here, call, row, tx)]
 
     found, asked = await ex.store.read(unit), _abouts(ex, "open")
 
@@ -253,9 +255,15 @@ def _abouts(ex: RunMemory, status: str) -> set[str]:
     return {_about(row) for row in rows if row["status"] == status}
 
 
-def _may_be(ex: RunMemory, call: Started, row: Row, tx: Tx) -> bool:
+def _may_be(ex: RunMemory, here: Place, call: Started, row: Row, tx: Tx) -> bool:
+    """Whether something says so: the same inputs, other code, or a step before that gave another result than last time."""
+    return (_twin(row, call) or _other_code(ex, row) or ex.other_before(here.branch)) and acts(tx, row)
+
+
+def _other_code(ex: RunMemory, row: Row) -> bool:
+    """Whether a run was started by other code than this."""
     now = ex.workflow.digest
-    return (_twin(row, call) or codes.made_start(ex.codes, row["no"], now) != now) and acts(tx, row)
+    return codes.made_start(ex.codes, row["no"], now) != now
 
 
 def _twin(row: Row, call: Started) -> bool:

@@ -43,7 +43,8 @@ class Ended:
     @property
     def words(self) -> str:
         """What it is, for people."""
-        then = "done, and not done again: it did something outside" if self.acts else "done; a refresh starts it anew"
+        acted = "done, and not done again without your word: it did something outside"
+        then = acted if self.acts else "done; a refresh starts it anew"
         return f"{_named(self.record)}{self.memory.run['workflow']} ({then})"
 
 
