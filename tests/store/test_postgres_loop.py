@@ -249,3 +249,17 @@ def test_the_server_waits_for_its_disk_whatever_it_was_told(store: PostgresStore
         assert connection.execute("SHOW lock_timeout").fetchone() == ("250ms",)
     assert POSTGRES.alone in store.sql.claim_new_alone.replace("%(lock)s", "{}")
     assert POSTGRES.alone in store.sql.append_settled_alone.replace("pg_advisory_xact_lock(%s)", "pg_advisory_xact_lock({})")
+
+
+async def test_what_was_paid_for_waits_for_the_disk(store: PostgresStore, sent: list[list[str]]) -> None:
+    """A durable record is committed with the server's disk waited for, alone or in company; a free one is not."""
+    hold = hold_run(store)
+    off = "'synchronous_commit', 'off'"
+    for seq, durable in ((2, False), (3, True)):
+        sent.clear()
+        assert await append(store, hold, seq, durable=durable)
+        assert any(off in statement for trip in sent for statement in trip) is not durable, sent
+    sent.clear()
+    assert all(await asyncio.gather(*(append(store, hold, seq, durable=seq == 6) for seq in (4, 5, 6))))
+    assert any("CASE current_setting('synchronous_commit')" in statement for trip in sent for statement in trip), sent
+    assert not woken(store)
