@@ -44,7 +44,8 @@ async def go_on(layer: Layer, choice: str, world: Outside) -> Outcome[Any]:
     return outcome
 
 
-@pytest.mark.parametrize("choice", ["map", "run"])
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("choice", ["map", pytest.param("run", marks=pytest.mark.soak)])
 def test_a_death_at_any_write_does_nothing_twice_that_was_not_chosen(deploy: Deploys, tmp_path: Path, choice: str) -> None:
     """Whoever goes on asks before the new step runs, once, and obeys: one invoice, or the two that were chosen."""
     lives: list[Any] = []

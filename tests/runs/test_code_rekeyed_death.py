@@ -38,7 +38,8 @@ async def go_on(layer: Layer, v2: Any, choice: str, world: Outside) -> Outcome[A
     return outcome
 
 
-@pytest.mark.parametrize("choice,source", [("second", OTHER), ("same", WAITS)])
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("choice,source", [("second", OTHER), pytest.param("same", WAITS, marks=pytest.mark.soak)])
 def test_a_death_at_any_write_does_nothing_twice_that_was_not_chosen(
     deploy: Deploys, tmp_path: Path, choice: str, source: str
 ) -> None:

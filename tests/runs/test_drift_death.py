@@ -106,6 +106,7 @@ async def finish(layer: Layer) -> Outcome[Any]:
 NEW, OLD = "ben@acme.example: 214 tickets, 7 %", "ann@acme.example: 214 tickets, 5 %"
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("choice, mail", [("refresh", NEW), ("keep", OLD)])
 def test_a_death_at_any_write_of_the_answer_obeyed(tmp_path, choice, mail):
     """Wherever it dies, the answer is obeyed whole: nobody is asked twice, what does not depend on it never runs again."""
@@ -128,6 +129,7 @@ def test_a_death_at_any_write_of_the_asking(tmp_path):
         assert len(rows(folder, "SELECT id FROM question WHERE kind = 'drift' AND status = 'open'")) == 1
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("choice, mail", [("refresh", NEW), ("keep", OLD)])
 def test_a_death_in_a_recovery_that_said_what_becomes_of_it(tmp_path, choice, mail):
     """``resume(drift=…)`` stands with the recovery: who takes the run next obeys it, and asks nobody."""

@@ -99,6 +99,15 @@ BAD: dict[str, dict[str, tuple[Any, ...] | None]] = {
         "limit": (0, "5", None),
         "cursor": (5, "x", b"1", ["1"], "9" * 30 + ":"),
     },
+    "incidents": {"status": ("done", 5, ["open"]), "client": TEXTS, "limit": (0, "5", None)},
+    "answer_incident": {
+        "incident_id": NAMES,
+        "value": (5, None, [], {"choice": 5}, Odd(), NAN),
+        "by": NAMES,
+        "note": TEXTS,
+        "questions": (5, "q_1", [5]),
+        "clients": (5, "acme", [5]),
+    },
     "answer": {
         "question_id": NAMES,
         "value": (5, None, [], {"choice": 5}, {"choice": "yes", 5: 1}, Odd(), {5: {1}}, NAN),
@@ -181,7 +190,8 @@ def well(name: str, question_id: str) -> dict[str, Any]:
         "start": {"call": misasked(n=2), "client": "acme", "run_id": "other"},
         "answer": {"question_id": question_id, "value": "yes", "by": "ann"},
         "cancel": {"run_id": "r", "reason": "no"}, "fork": {"run_id": "r", "from_step": "misread"}, "prune": {}, "client": {},
-        "runs": {}, "questions": {}, "worker": {},
+        "runs": {}, "questions": {}, "worker": {}, "incidents": {},
+        "answer_incident": {"incident_id": "i_none", "value": "again", "by": "ann"},
     }  # fmt: skip
     return made.get(name, {"run_id": "r"})
 
