@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import heapq
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +45,7 @@ class Deploys:
         text = HEAD + textwrap.dedent(source)
         file.write_text(text)
         sys.modules.pop(self.name, None)
-        gc.collect()  # what only the older version knew is gone, as after a restart
+        collect()  # what only the older version knew is gone, as after a restart
         module = ModuleType(self.name)
         module.__file__ = str(file)
         sys.modules[self.name] = module
@@ -67,3 +69,12 @@ def deploys(folder: Path) -> Iterator[Deploys]:
             yield made
         finally:
             sys.modules.pop(made.name, None)
+
+
+def collect() -> None:
+    """Let go of what nobody knows any more; also of what timers know that were cancelled, and stand behind one that was not."""
+    with suppress(RuntimeError):
+        loop: Any = asyncio.get_running_loop()
+        loop._scheduled[:] = [timer for timer in loop._scheduled if not timer.cancelled()]
+        heapq.heapify(loop._scheduled)
+    gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepseven.testing import TestLayer
-from tests.runs.deployed import Deploys
+from tests.runs.deployed import Deploys, collect
 from tests.runs.outside import Mood, Outside
 from tests.runs.test_code_changed import asked
 from tests.runs.worldly import kinds, layers, the_question
@@ -58,7 +57,7 @@ class Both:
         sys.modules.pop(self.flows.name, None)
         ran: list[str] = self.lib(lib).ran
         self.flows(flows)
-        gc.collect()
+        collect()
         return ran
 
     def run(self, layer: TestLayer) -> Awaitable[Any]:

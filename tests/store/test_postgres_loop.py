@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import psycopg
 import pytest
@@ -263,3 +266,25 @@ async def test_what_was_paid_for_waits_for_the_disk(store: PostgresStore, sent: 
     assert all(await asyncio.gather(*(append(store, hold, seq, durable=seq == 6) for seq in (4, 5, 6))))
     assert any("CASE current_setting('synchronous_commit')" in statement for trip in sent for statement in trip), sent
     assert not woken(store)
+
+
+async def test_a_connection_keeps_nobodys_context(store: PostgresStore) -> None:
+    """What was in the context of the first writer (a run, with all it has in memory) is let go when that is done."""
+
+    class Kept:
+        """Stands for a run."""
+
+    holder: ContextVar[Kept] = ContextVar("holder")
+    hold, mine = hold_run(store), Kept()
+    alive = ref(mine)
+
+    async def write(whose: list[Kept]) -> None:
+        holder.set(whose.pop())
+        await append(store, hold, 2, durable=True)
+
+    await asyncio.create_task(write([mine]))
+    del mine
+    await append(store, hold, 3)
+    gc.collect()
+    assert not woken(store)
+    assert alive() is None

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 import psycopg
@@ -145,7 +146,7 @@ class _Sender:
             self._depart()
         else:  # after those whose turn it is now
             self._about = True
-            self._loop.call_soon(self._depart)
+            self._loop.call_soon(self._depart, context=contextvars.Context())
 
     # -- one commit ---------------------------------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class _Sender:
         wire = self._desk.spare()
         if wire is not None:
             self._wire, self._fileno = wire, wire.fileno()
-            self._loop.add_reader(self._fileno, self._go_on)
+            _nobodys(lambda: self._loop.add_reader(self._fileno, self._go_on))
         return wire
 
     def _next(self) -> list[Queued]:
@@ -210,7 +211,7 @@ class _Sender:
     def _watch_room(self, push: bool) -> None:  # noqa: FBT001
         """Be told when more can be sent, or not any more."""
         if push:
-            self._loop.add_writer(self._fileno, self._go_on)
+            _nobodys(lambda: self._loop.add_writer(self._fileno, self._go_on))
         else:
             self._loop.remove_writer(self._fileno)
 
@@ -251,7 +252,9 @@ class _Sender:
 
     def _await_silence(self) -> None:
         if self._timer is None and self._wire is not None and self._wire.connection.silence_s is not None:
-            self._timer = self._loop.call_later(self._wire.connection.silence_s, self._look_for_silence)
+            self._timer = self._loop.call_later(
+                self._wire.connection.silence_s, self._look_for_silence, context=contextvars.Context()
+            )
 
     def _look_for_silence(self) -> None:
         """One timer for all commits: nearly all of them have ended long before it rings."""
@@ -261,7 +264,7 @@ class _Sender:
             return
         left_s = limit_s - flight.since()
         if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look_for_silence)
+            self._timer = self._loop.call_later(left_s, self._look_for_silence, context=contextvars.Context())
         else:
             self._go_on(Silent("no answer"))
 
@@ -297,6 +300,11 @@ class _Sender:
         wire = self._part()
         if wire is not None:
             self._desk.give(wire)  # in the middle of something it is closed there
+
+
+def _nobodys(tell: Callable[[], object]) -> None:
+    """Tell the loop something in nobody's context: it keeps the context, and a run's would keep that run in memory."""
+    contextvars.Context().run(tell)
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
