@@ -3,6 +3,8 @@
 Three families: errors (``StepsevenError``) tell the caller something; the exceptions a step raises by hand
 (``Retryable``, ``Fixable``, ``Fatal``, ``AlreadyDone``, ``Conflict``, ``NotYet``) tell stepseven something; signals
 (``BaseException``) end code that may no longer act, and must not be caught by an ``except Exception``.
+
+Longer than other files: one class for each thing that can be caught, in one place to look them up.
 """
 
 from __future__ import annotations

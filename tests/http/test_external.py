@@ -184,6 +184,19 @@ async def test_a_probe_settles_what_nobody_reported(agent: httpx.AsyncClient, mo
         assert world.counts()["mail"] == 1
 
 
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"n": NaN}', "<html>"])
+async def test_what_a_probe_finds_may_be_anything(agent: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """What is no JSON is kept as its text, and breaks nothing."""
+    with World() as world:
+        monkeypatch.setenv("STEPSEVEN_ALLOW", world.url)
+        ask = {"effect": "write", "key": "k", "lease_seconds": 1, "probe_url": f"{world.url}/effect/mail?key=k"}
+        await post(agent, "send/begin", ask)
+        await asyncio.sleep(1.1)
+        world.look_moods.append(Mood(text=body))
+        told = await post(agent, "send/begin", ask)
+        assert (told["do"], told["artifact"][:5]) == ("reuse", body[:5])
+
+
 async def test_where_the_server_may_not_go(agent: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe or callback URL that is not on the allow-list, is no web address or holds a credential is refused at once."""
     monkeypatch.setenv("STEPSEVEN_ALLOW", "crm.example,http://127.0.0.1:9")

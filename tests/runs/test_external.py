@@ -1,4 +1,7 @@
-"""Steps that somebody outside executes: begun once, done once, resumed without doing anything twice."""
+"""Steps that somebody outside executes: begun once, done once, resumed without doing anything twice.
+
+Longer than other files: a step that is executed elsewhere, in the order of its life.
+"""
 
 from __future__ import annotations
 

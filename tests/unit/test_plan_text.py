@@ -1,4 +1,7 @@
-"""What a plan looks like: for three, twelve and sixty steps, in 80 columns, narrow, and without the signs."""
+"""What a plan looks like: for three, twelve and sixty steps, in 80 columns, narrow, and without the signs.
+
+Longer than other files: every sentence of a plan stands beside the others that are like it.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from stepseven.layer import Layer
 from stepseven.runtime.checks import MAX_BY
 from stepseven.runtime.edge import Edge
 from stepseven.store._url import hide_password
+from stepseven.transitions import fitting
 
 DEFAULT_URL = "sqlite:///stepseven.db"
 NARROWEST, WIDEST = 40, 100  #: columns that pages are laid out in
@@ -303,19 +304,13 @@ def json_or_text(text: str, *, once: str | None = None) -> Any:
         Usage: such an object.
     """
 
-    def no_number(word: str) -> Any:
-        raise ValueError(word)
-
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next((name for i, (name, _) in enumerate(found) if name in [n for n, _ in found[:i]]), None)
         if once is not None and twice is not None:
             raise Usage(f"the value of {once} has {twice} twice in one object: keep one")
         return dict(found)
 
-    try:
-        return json.loads(text, parse_constant=no_number, object_pairs_hook=pairs)
-    except (ValueError, RecursionError):
-        return text
+    return fitting.json_or_text(text, pairs)
 
 
 def credential(error: SecretFound) -> Refused:

@@ -37,7 +37,7 @@ from stepseven.layer import Layer
 from stepseven.model import Question, QuestionKind, QuestionStatus, RunStatus
 from stepseven.store.base import Row
 from stepseven.store.codec import storable
-from stepseven.transitions.fitting import mismatch
+from stepseven.transitions.fitting import mismatch, typed
 from stepseven.transitions.state import question_of
 from stepseven.transitions.undoing import taken_back
 
@@ -303,7 +303,7 @@ def _reply(row: Row, choice: str, extras: dict[str, Any]) -> Any:
         raise Refused(f"the choice {choice} needs {what}: stepseven answer {row['id']} {choice} --{takes[0]} …")
     for name in ("value", "receipt"):
         if name in extras:
-            extras[name] = _typed(row, extras[name])
+            extras[name] = typed(row["schema"], extras[name])
     return {"choice": choice, **extras}
 
 
@@ -375,13 +375,6 @@ def _free(row: Row, text: str) -> Any:
     if not text:
         raise Refused(f"an empty text answers nothing: if that is the answer, say `stepseven answer {row['id']} '\"\"'`")
     if text == '""':
-        return _typed(row, text)
+        return typed(row["schema"], text)
     schema = json.loads(row["schema"]) if row["schema"] is not None else {"type": "string"}
-    return text if schema.get("type") == "string" else _typed(row, text)
-
-
-def _typed(row: Row, text: str) -> Any:
-    """A value as the question wants it: JSON if it parses, unless only the text itself is of the asked type."""
-    schema = json.loads(row["schema"]) if row["schema"] is not None else {}
-    parsed = json_or_text(text)
-    return text if mismatch(schema, parsed) is not None and mismatch(schema, text) is None else parsed
+    return text if schema.get("type") == "string" else typed(row["schema"], text)

@@ -44,7 +44,7 @@ from stepseven.errors import (
 )
 from stepseven.model import MICRO
 
-__all__ = ["Handling", "Override", "Proof", "Verdict", "classify"]
+__all__ = ["Handling", "Override", "Proof", "Verdict", "classify", "folded"]
 
 Override = Callable[[BaseException], "Handling | str | BaseException | None"]
 
@@ -193,7 +193,7 @@ def _by_hand(error: Retryable | Fixable | Fatal, asked: Asked) -> Verdict:
         proof=Proof.DECLARED,
         reason=sentence(str(error.reason)),
         resource=asked.resource,
-        signature=f"{type(error).__name__} {_place(error, asked) or _folded(str(error.reason))}",
+        signature=f"{type(error).__name__} {_place(error, asked) or folded(str(error.reason))}",
     )
     if isinstance(error, Retryable):
         wait = None if error.retry_after is None else wait_us(error.retry_after, MICRO)
@@ -207,7 +207,7 @@ def _by_hand(error: Retryable | Fixable | Fatal, asked: Asked) -> Verdict:
 def _own(error: StepsevenError, asked: Asked) -> Verdict:
     """Our own errors are sentences for people; what they were made from adds nothing."""
     handling = Handling.FIXABLE
-    named = f"{type(error).__name__} {_place(error, asked) or _folded(text_of(error))}"
+    named = f"{type(error).__name__} {_place(error, asked) or folded(text_of(error))}"
     if isinstance(error, StoreUnavailable):
         handling, named = Handling.RETRYABLE, "store"
     elif isinstance(error, MissingSecret):
@@ -239,7 +239,7 @@ def _unknown(error: BaseException, asked: Asked) -> Verdict:
         handling=Handling.FIXABLE,
         proof=Proof.NONE,
         reason=sentence(f"{name}: {text}" if text else name),
-        signature=f"{name} {_place(error, asked) or _folded(text)}".rstrip(),
+        signature=f"{name} {_place(error, asked) or folded(text)}".rstrip(),
     )
 
 
@@ -257,6 +257,6 @@ def _place(error: BaseException, asked: Asked) -> str | None:
     return place
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
     """*text* without what differs from time to time: numbers, ids, addresses."""
     return _VARYING.sub("#", sentence(text))

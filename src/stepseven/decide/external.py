@@ -14,7 +14,7 @@ from typing import Any
 
 from stepseven._dataclass import dataclass
 from stepseven.decide._verdict import Handling, Proof, Verdict, sentence
-from stepseven.decide.classify import classify
+from stepseven.decide.classify import classify, folded
 from stepseven.decide.policy import Way
 from stepseven.errors import InvalidArgument
 from stepseven.model import INTERNAL, EffectKind
@@ -108,7 +108,7 @@ def verdict_of(told: Reported, *, now_us: int, step: str, resource: str | None) 
     if told.status is not None and told.message.strip():
         verdict = replace(verdict, reason=sentence(f"{verdict.reason} ({told.message})"))
     elif resource is None:  # there is no place in code that would tell two causes apart
-        verdict = replace(verdict, signature=f"{verdict.signature}: {_VARYING.sub('#', told.message)[:120]}")
+        verdict = replace(verdict, signature=f"{verdict.signature}: {folded(told.message)[:120]}")
     if told.not_done and verdict.proof is Proof.NONE:
         verdict = replace(verdict, proof=Proof.DECLARED)
     return verdict
@@ -121,7 +121,6 @@ _NAMED: dict[str, type[Exception]] = {
     "EPIPE": BrokenPipeError, "BrokenPipeError": BrokenPipeError, "ConnectionRefusedError": ConnectionRefusedError,
     "ECONNREFUSED": ConnectionRefusedError, "ENOTFOUND": socket.gaierror, "EAI_AGAIN": socket.gaierror,
 }  # fmt: skip
-_VARYING = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f][0-9a-f-]{7,}\b|\d+", re.IGNORECASE)
 
 
 def _exception(told: Reported) -> Exception:

@@ -1,4 +1,7 @@
-"""What a resume would do about one call, from the rows there are: the looks of ``reading`` and ``writing``, not their deeds."""
+"""What a resume would do about one call, from the rows there are: the looks of ``reading`` and ``writing``, not their deeds.
+
+Longer than other files: one look for each thing that a call may come to, side by side with the others.
+"""
 
 from __future__ import annotations
 

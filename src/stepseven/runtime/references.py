@@ -162,7 +162,7 @@ def _file(kept: Kept, since_us: int) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return GONE
     except (OSError, ValueError) as error:  # no permission, a sick disk
-        raise CannotTell(shown(kept.url), _reason(error)) from error
+        raise CannotTell(shown(kept.url), reason_of(error)) from error
 
 
 def _there(kept: Kept) -> Kept | None:
@@ -174,10 +174,10 @@ def _there(kept: Kept) -> Kept | None:
     except CannotTell:
         raise
     except (OSError, HTTPException, ValueError) as error:
-        raise CannotTell(elsewhere.host_of(kept.url), _reason(error), away=not isinstance(error, ValueError)) from error
+        raise CannotTell(elsewhere.host_of(kept.url), reason_of(error), away=not isinstance(error, ValueError)) from error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """An error for people. Never with a URL: that may hold a signature."""
     from urllib.error import URLError
 
@@ -218,22 +218,32 @@ def _doubtful(kept: Kept, now: Kept) -> bool:
     return kept.etag is None or now.etag is None or elsewhere.changed(Kept(kept.url, etag=kept.etag), now)
 
 
-def _answer(url: str, method: str, end: float) -> Any:
-    from urllib.error import HTTPError
-    from urllib.request import HTTPRedirectHandler, Request, build_opener
+def opener(*handlers: Any) -> Any:
+    """What asks: it follows no redirect. Whoever is on the allow-list may not send us anywhere else.
+
+    *handlers*: urllib's, besides the usual ones.
+    """
+    from urllib.request import HTTPRedirectHandler, build_opener
 
     class NoRedirects(HTTPRedirectHandler):
-        """Whoever is on the allow-list may not send us anywhere else."""
+        """The answer counts as it is."""
 
         def redirect_request(self, *_: Any, **__: Any) -> None:
-            """Follow nothing: the answer counts as it is."""
+            """Follow nothing."""
+
+    return build_opener(NoRedirects, *handlers)
+
+
+def _answer(url: str, method: str, end: float) -> Any:
+    from urllib.error import HTTPError
+    from urllib.request import Request
 
     request = Request(url, method=method)  # noqa: S310 - http and https only, and only what is allowed
     request.add_header("User-Agent", "stepseven")
     request.add_header("Accept-Encoding", "identity")
     left_s = max(0.1, end - time.monotonic())
     try:
-        return build_opener(NoRedirects).open(request, timeout=left_s)
+        return opener().open(request, timeout=left_s)
     except HTTPError as answer:
         return answer
 
@@ -273,7 +283,7 @@ def _object(kept: Kept) -> Kept | None:
     except Exception as error:  # whatever the library of that store raises
         if isinstance(error, ImportError):
             raise CannotTell(elsewhere.host_of(kept.url), "s3fs is not installed here (pip install s3fs)") from error
-        raise CannotTell(elsewhere.host_of(kept.url), _reason(error), away=not isinstance(error, PermissionError)) from error
+        raise CannotTell(elsewhere.host_of(kept.url), reason_of(error), away=not isinstance(error, PermissionError)) from error
     etag = found.get("ETag") or found.get("etag")
     modified: Any = next((found[name] for name in ("LastModified", "modified", "mtime", "created") if found.get(name)), None)
     told = modified.isoformat() if isinstance(modified, datetime) else modified

@@ -6,35 +6,27 @@ ours. Everything here blocks: it is called in a thread.
 
 from __future__ import annotations
 
-import json
 import time
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.error import HTTPError
+from urllib.request import OpenerDirector, ProxyHandler, Request
 
 from stepseven import __version__
 from stepseven.decide import elsewhere
 from stepseven.errors import InvalidArgument
-from stepseven.runtime.references import allow_list
+from stepseven.runtime.references import ANSWER_S, allow_list, opener, reason_of
 from stepseven.store.codec import free_text
 from stepseven.transitions.begins import Look, Looked
+from stepseven.transitions.fitting import json_or_text
 
-ANSWER_S = 10.0
 MOST = 1 << 20  #: bytes of an answer that are read
 MOST_URL = 2000  #: characters
 TRIES = 3  # DESIGN §5.2: an erring look is repeated twice
 _PAUSE_S = 0.5
 _THERE = range(200, 300)
 _MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
-
-
-class NoRedirects(HTTPRedirectHandler):
-    """Whoever is on the allow-list may not send us anywhere else."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing: the answer counts as it is."""
 
 
 def checked(url: str, name: str) -> str:
@@ -59,9 +51,10 @@ def checked(url: str, name: str) -> str:
     return url
 
 
-def opener() -> OpenerDirector:
+def _opener() -> OpenerDirector:
     """What asks: no redirects, and no proxy that the environment names, which could be anywhere."""
-    return build_opener(NoRedirects, ProxyHandler({}))
+    made: OpenerDirector = opener(ProxyHandler({}))
+    return made
 
 
 def look(wanted: Look, now_us: int, *, pause_s: float = _PAUSE_S) -> Looked:
@@ -80,7 +73,7 @@ def look(wanted: Look, now_us: int, *, pause_s: float = _PAUSE_S) -> Looked:
         try:
             status, body = _get(wanted)
         except (OSError, HTTPException, ValueError) as failed:
-            error = _reason(failed)
+            error = reason_of(failed)
             continue
         if status in _THERE:
             return Looked(claim_id=wanted.claim_id, tries=wanted.tries, found=True, value=_value(body), started_us=started_us)
@@ -96,7 +89,7 @@ def _get(wanted: Look) -> tuple[int, bytes]:
     request.add_header("Accept", "application/json")
     request.add_header("Idempotency-Key", wanted.key)
     try:
-        with opener().open(request, timeout=ANSWER_S) as answer:
+        with _opener().open(request, timeout=ANSWER_S) as answer:
             return int(answer.status), answer.read(MOST + 1)[:MOST]
     except HTTPError as answer:
         return int(answer.code), b""
@@ -113,7 +106,7 @@ def post(url: str, body: bytes, *, idempotency_key: str) -> int:
     request.add_header("Content-Type", "application/json")
     request.add_header("Idempotency-Key", idempotency_key)
     try:
-        with opener().open(request, timeout=ANSWER_S) as answer:
+        with _opener().open(request, timeout=ANSWER_S) as answer:
             return int(answer.status)
     except HTTPError as answer:
         return int(answer.code)
@@ -121,17 +114,5 @@ def post(url: str, body: bytes, *, idempotency_key: str) -> int:
 
 def _value(body: bytes) -> Any:
     """What was found: JSON, or its text."""
-    try:
-        return json.loads(body) if body else None
-    except ValueError:
-        return free_text(body.decode("utf-8", "replace"), 4000)
-
-
-def _reason(error: BaseException) -> str:
-    """An error for people. Never with a URL: that may hold a signature."""
-    inner = error.reason if isinstance(error, URLError) else error
-    if isinstance(inner, TimeoutError):
-        return f"no answer within {ANSWER_S:g} s"
-    if isinstance(inner, OSError) and inner.strerror:
-        return free_text(inner.strerror, 200)
-    return type(inner).__name__ if isinstance(inner, BaseException) else free_text(str(inner), 200)
+    value = json_or_text(body.decode("utf-8", "replace")) if body else None
+    return free_text(value) if isinstance(value, str) else value

@@ -7,6 +7,8 @@ with what other tasks of the loop want written in that moment, and the loop hear
 This is for what goes well. What goes wrong (a refusal, a lock that somebody holds, a broken connection) goes to the writer's
 thread and is done there from its beginning, with all the patience that it needs: the statements recognise what was
 committed although its answer was lost.
+
+Longer than other files: a sender, its flight and their end are one path that is read from its top to its end.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ example of what would fit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -288,3 +289,30 @@ def _number(schema: Mapping[str, Any]) -> float:
     if "maximum" in schema or "exclusiveMaximum" in schema:
         return float(min(step, schema["maximum"] if "maximum" in schema else schema["exclusiveMaximum"] - step))
     return step
+
+
+# -- what somebody typed ------------------------------------------------------------------------------------------------------
+
+
+def json_or_text(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """JSON if it parses, else the text itself. ``NaN`` and ``Infinity`` are text: JSON has none.
+
+    Args:
+        text: as it was typed, or came.
+        pairs: makes an object of its members; what it raises gets out, unless that is a ``ValueError``.
+    """
+
+    def no_number(word: str) -> Any:
+        raise ValueError(word)
+
+    try:
+        return json.loads(text, parse_constant=no_number, object_pairs_hook=pairs)
+    except (ValueError, RecursionError):
+        return text
+
+
+def typed(schema: str | None, text: str) -> Any:
+    """A typed-in value as a question's schema wants it: JSON if it parses, unless only the text itself is of the asked type."""
+    wanted = json.loads(schema) if schema is not None else {}
+    parsed = json_or_text(text)
+    return text if mismatch(wanted, parsed) is not None and mismatch(wanted, text) is None else parsed

@@ -10,7 +10,7 @@ from typing import Any
 from stepseven.decide.policy import ANSWERS
 from stepseven.errors import InvalidAnswer
 from stepseven.store.base import Row
-from stepseven.transitions.fitting import mismatch
+from stepseven.transitions.fitting import mismatch, typed
 from stepseven.transitions.questions import limit_unit
 
 _HOURS = {"1h": 1, "4h": 4, "1d": 24, "7d": 168}
@@ -40,17 +40,7 @@ def _free(row: Row, text: str, *, named: bool) -> Any:
     schema = json.loads(row["schema"]) if row["schema"] is not None else {"type": "string"}
     if not named or not text.strip():
         raise InvalidAnswer(row["id"], "an empty text answers nothing: write the answer")
-    return text if schema.get("type") == "string" else typed(row, text)
-
-
-def typed(row: Row, text: str) -> Any:
-    """A value as the question wants it: JSON if it parses, unless only the text itself is of the asked type."""
-    schema = json.loads(row["schema"]) if row["schema"] is not None else {}
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return text
-    return text if mismatch(schema, parsed) is not None and mismatch(schema, text) is None else parsed
+    return text if schema.get("type") == "string" else typed(row["schema"], text)
 
 
 def _wait(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
@@ -74,7 +64,7 @@ def _value(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any
     text = fields.get(f"value-{choice}", fields.get("value", ""))
     if not text.strip():
         raise InvalidAnswer(row["id"], "give the value; for none at all write null")
-    return {"choice": choice, "value": typed(row, text)}
+    return {"choice": choice, "value": typed(row["schema"], text)}
 
 
 def _receipt(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
@@ -82,7 +72,7 @@ def _receipt(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> A
     text = fields.get(f"receipt-{choice}", fields.get("receipt", ""))
     if not text.strip():
         raise InvalidAnswer(row["id"], "give the receipt, its number or link; if there is none, write null")
-    return {"choice": choice, "receipt": typed(row, text)}
+    return {"choice": choice, "receipt": typed(row["schema"], text)}
 
 
 def _raise(row: Row, choice: str, fields: Mapping[str, str], now_us: int) -> Any:
